@@ -1,0 +1,116 @@
+"""What the embedded namespace answers when it says no.
+
+Every refusal is a `BrokerError`: an AMQP condition, a sentence, and the HTTP status the administration endpoint uses
+for it. The AMQP layer and the administration endpoint translate, they never invent errors of their own.
+
+BrokerError
+├── EntityNotFoundError            amqp:not-found                           404
+├── EntityExistsError              amqp:entity-already-exists               409
+├── EntityDisabledError            com.microsoft:entity-disabled            403
+├── QuotaExceededError             amqp:resource-limit-exceeded             403
+├── MessageTooLargeError           amqp:link:message-size-exceeded          400
+├── MessageLockLostError           com.microsoft:message-lock-lost          410
+├── MessageNotFoundError           com.microsoft:message-not-found          404
+├── SessionLockLostError           com.microsoft:session-lock-lost          410
+├── SessionCannotBeLockedError     com.microsoft:session-cannot-be-locked   410
+├── TimeoutExpiredError            com.microsoft:timeout                    408
+├── NotAllowedError                amqp:not-allowed                         400
+├── InvalidError                   com.microsoft:argument-error             400
+├── PreconditionFailedError        amqp:precondition-failed                 412
+├── TransactionUnknownError        amqp:transaction:unknown-id              400
+├── StoreFailedError               amqp:internal-error                      500
+└── UnauthorizedError              amqp:unauthorized-access                 401
+"""
+
+from typing import ClassVar
+
+
+class BrokerError(Exception):
+    """A refusal with its AMQP condition and a sentence for people."""
+
+    condition: ClassVar[str] = "amqp:internal-error"
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, description: str) -> None:
+        super().__init__(description)
+        self.description = description
+
+
+class EntityNotFoundError(BrokerError):
+    condition = "amqp:not-found"
+    http_status = 404
+
+
+class EntityExistsError(BrokerError):
+    condition = "amqp:entity-already-exists"
+    http_status = 409
+
+
+class EntityDisabledError(BrokerError):
+    condition = "com.microsoft:entity-disabled"
+    http_status = 403
+
+
+class QuotaExceededError(BrokerError):
+    condition = "amqp:resource-limit-exceeded"
+    http_status = 403
+
+
+class MessageTooLargeError(BrokerError):
+    condition = "amqp:link:message-size-exceeded"
+    http_status = 400
+
+
+class MessageLockLostError(BrokerError):
+    condition = "com.microsoft:message-lock-lost"
+    http_status = 410
+
+
+class MessageNotFoundError(BrokerError):
+    condition = "com.microsoft:message-not-found"
+    http_status = 404
+
+
+class SessionLockLostError(BrokerError):
+    condition = "com.microsoft:session-lock-lost"
+    http_status = 410
+
+
+class SessionCannotBeLockedError(BrokerError):
+    condition = "com.microsoft:session-cannot-be-locked"
+    http_status = 410
+
+
+class TimeoutExpiredError(BrokerError):
+    condition = "com.microsoft:timeout"
+    http_status = 408
+
+
+class NotAllowedError(BrokerError):
+    condition = "amqp:not-allowed"
+    http_status = 400
+
+
+class InvalidError(BrokerError):
+    condition = "com.microsoft:argument-error"
+    http_status = 400
+
+
+class PreconditionFailedError(BrokerError):
+    condition = "amqp:precondition-failed"
+    http_status = 412
+
+
+class TransactionUnknownError(BrokerError):
+    condition = "amqp:transaction:unknown-id"
+    http_status = 400
+
+
+class StoreFailedError(BrokerError):
+    condition = "amqp:internal-error"
+    http_status = 500
+
+
+class UnauthorizedError(BrokerError):
+    condition = "amqp:unauthorized-access"
+    http_status = 401
