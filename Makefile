@@ -1,0 +1,39 @@
+# Every target sets up what it needs; nothing has to be done before.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types bench soak conformance-full clean
+MAKEFLAGS += --no-print-directory
+
+bin := .venv/bin
+checked := src tests benchmarks examples scripts
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
+
+setup:
+	@scripts/setup.sh
+
+demo: setup  ## The whole story on two local namespaces: outage, backlog, recovery, proof that nothing is lost
+	@$(bin)/pairbus demo $(ARGS)
+
+test: lint types  ## Formatting, lint, types and every test
+	@$(bin)/pytest $(ARGS)
+
+lint: setup  ## Formatting and lint
+	@$(bin)/ruff format --check --quiet $(checked) || { echo 'Not formatted: run .venv/bin/ruff format' >&2; exit 1; }
+	@$(bin)/ruff check --quiet $(checked)
+
+types: setup  ## Types, strictly
+	@$(bin)/mypy --no-error-summary
+
+bench: setup  ## The benchmarks: rates and ratios, nothing asserted
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(bin)/python $$file $(ARGS) || exit 1; done
+
+soak: setup  ## The kill tests, many more rounds than in `make test`
+	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_server.py $(ARGS)
+
+conformance-full: setup  ## The whole live test suite of azure-servicebus against the embedded namespace
+	@PAIRBUS_CONFORMANCE=full $(bin)/pytest --timeout=0 tests/conformance $(ARGS)
+
+clean:  ## Remove what was built, the environment included
+	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output
+	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Makes .venv in the project's root from the locks, or does nothing when it is up to date already.
+#
+# - Everything is installed by hash; where the packages come from is the machine's business.
+# - uv does the work. A machine without it gets a private one under .cache/, which `make clean` leaves alone.
+# - What is missing on the machine is said in one sentence with the remedy; nothing is asked.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly stamp=.venv/.stamp
+
+say() { printf '%s\n' "$*" >&2; }
+refuse() { say "pairbus set-up: $*"; exit 2; }
+
+# The environment's own Python first, so that a shell with another PATH does not rebuild it.
+find_python() {
+    local name
+    for name in .venv/bin/python ${PAIRBUS_PYTHON:-} python3 python3.13 python3.12 python3.11; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            "$name" -c 'import sys; print(sys.executable)'
+            return
+        fi
+    done
+    refuse "Python 3.11 or newer was not found; install it (Debian and Ubuntu: apt-get install python3 python3-venv python3-dev)" \
+           "or name one in PAIRBUS_PYTHON."
+}
+
+# What the environment depends on: a change of any of it means another install.
+fingerprint() {
+    { "$python" -c 'import sys; print(sys.version, sys.base_prefix)'
+      pwd
+      cat requirements/lock.txt requirements/build.txt pyproject.toml scripts/setup.sh
+    } | sha256sum | cut -d' ' -f1
+}
+
+check_machine() {
+    command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || refuse \
+        "a C compiler is needed once, to build python-qpid-proton; install one (Debian and Ubuntu: apt-get install gcc libc6-dev)."
+    "$python" -c 'import pathlib, sysconfig, sys
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").is_file())' || refuse \
+        "the C headers of $python are needed once, to build python-qpid-proton; install them (Debian and Ubuntu: apt-get install python3-dev)."
+}
+
+find_uv() {
+    if uv --version >/dev/null 2>&1; then
+        command -v uv
+        return
+    fi
+    local private=.cache/uv
+    if ! "$private/bin/uv" --version >/dev/null 2>&1; then
+        say "Installing uv into $private ..."
+        rm -rf "$private"
+        "$python" -m venv "$private" >/dev/null 2>&1 || refuse \
+            "$python cannot make a virtual environment; install the venv module (Debian and Ubuntu: apt-get install python3-venv)."
+        "$private/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+            --require-hashes -r requirements/uv.txt >&2 || refuse \
+            "uv could not be installed; check the network or pip's settings, then run the command again."
+    fi
+    printf '%s\n' "$private/bin/uv"
+}
+
+# The scripts of an environment name its folder: one that was moved, or never finished, is made again.
+head -n 2 .venv/bin/pytest 2>/dev/null | grep -qF "$PWD/.venv/bin/python" || rm -rf .venv
+python=$(find_python)
+wanted=$(fingerprint)
+[ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && exit 0
+
+check_machine
+uv=$(find_uv)
+
+# A mirror that is configured for pip serves uv too, and so do the machine's own certificates.
+if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
+    mirror=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
+    [ -z "$mirror" ] || export UV_DEFAULT_INDEX=$mirror
+fi
+export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true}
+export UV_PYTHON_DOWNLOADS=never
+if ! mkdir -p "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/uv}" 2>/dev/null; then
+    export UV_CACHE_DIR=$PWD/.cache/uv-cache
+fi
+
+say "Setting up .venv (the first time takes a minute or two: Spark is large) ..."
+[ "$python" = "$PWD/.venv/bin/python" ] || "$uv" venv --quiet --clear --python "$python" .venv
+failed="the packages could not be installed (the lines above say why); mend that and run the command again."
+"$uv" pip sync --quiet --python .venv/bin/python --require-hashes \
+    --build-constraints requirements/build.txt requirements/lock.txt || refuse "$failed"
+"$uv" pip install --quiet --python .venv/bin/python --no-deps \
+    --build-constraints requirements/build.txt --editable . || refuse "$failed"
+printf '%s\n' "$wanted" > "$stamp"
+say "Ready."

@@ -1,0 +1,165 @@
+"""The import rules of docs/ARCHITECTURE.md, read from the sources themselves.
+
+Every import counts, wherever it stands: at the top, inside a function, or under TYPE_CHECKING.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pairbus
+
+PACKAGE = Path(pairbus.__file__).parent
+
+PURE = (
+    "pairbus.failover",
+    "pairbus.envelope",
+    "pairbus.costs",
+    "pairbus.embedded.entities",
+    "pairbus.amqp.types",
+    "pairbus.amqp.sections",
+)
+IMPURE_LIBRARIES = frozenset({"asyncio", "socket", "threading", "time", "random", "azure", "pyspark"})
+
+# Who may import a library that most of the package must not know.
+RESERVED = {
+    "azure": (
+        "pairbus.__init__",
+        "pairbus.aio",
+        "pairbus.pairing",
+        "pairbus.syphon",
+        "pairbus.pipeline",
+        "pairbus.testing",
+        "pairbus.demo",
+    ),
+    "pyspark": ("pairbus.pipeline", "pairbus.testing.spark"),
+    "proton": ("pairbus.amqp", "pairbus.embedded.amqp"),
+    "sqlite3": ("pairbus.embedded.store", "pairbus.spool"),
+    "typer": ("pairbus.cli",),
+}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(["pairbus", *path.relative_to(PACKAGE).with_suffix("").parts])
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def resolve(name: str) -> str | None:
+    """The source module that `import name` reads, None for what is not ours."""
+    while name.startswith("pairbus"):
+        for candidate in (name, f"{name}.__init__"):
+            if candidate in SOURCES:
+                return candidate
+        name = name.rpartition(".")[0]
+    return None
+
+
+def imports_of_source(source: str, module: str) -> Iterator[str]:
+    """Full dotted names that the source of `module` imports."""
+    package = module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            anchor = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                stem = ".".join(parts[: len(parts) - node.level + 1])
+                anchor = f"{stem}.{anchor}" if anchor else stem
+            yield from (f"{anchor}.{alias.name}" for alias in node.names)
+
+
+def imports_of(module: str) -> Iterator[str]:
+    return imports_of_source(SOURCES[module].read_text(encoding="utf-8"), module)
+
+
+def belongs(module: str, owners: tuple[str, ...]) -> bool:
+    return any(module == owner or module.startswith(f"{owner}.") for owner in owners)
+
+
+def library(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def way_to_impure(module: str, seen: set[str]) -> list[str]:
+    """The chain of imports from `module` to an impure library; empty when there is none."""
+    seen.add(module)
+    for name in imports_of(module):
+        if library(name) in IMPURE_LIBRARIES:
+            return [module, name]
+        target = resolve(name)
+        # Parent packages are not followed: `import pairbus.failover.table` is about the table.
+        if target is None or target in seen:
+            continue
+        chain = way_to_impure(target, seen)
+        if chain:
+            return [module, *chain]
+    return []
+
+
+@pytest.mark.parametrize("module", [module for module in SOURCES if belongs(module, PURE)])
+def test_pure_modules_reach_nothing_impure(module: str) -> None:
+    assert not way_to_impure(module, set()), (
+        "a PURE module must not reach a clock, a thread, a socket or the SDK"
+    )
+
+
+@pytest.mark.parametrize("reserved", sorted(RESERVED))
+def test_reserved_libraries_stay_with_their_owners(reserved: str) -> None:
+    strangers = sorted(
+        module
+        for module in SOURCES
+        if not belongs(module, RESERVED[reserved])
+        and any(library(name) == reserved for name in imports_of(module))
+    )
+    assert not strangers, f"{reserved} is imported outside of {', '.join(RESERVED[reserved])}"
+
+
+def test_nothing_in_the_product_imports_the_tests() -> None:
+    guilty = [module for module in SOURCES if any(library(name) == "tests" for name in imports_of(module))]
+    assert not guilty
+
+
+def test_imports_are_seen_wherever_they_stand() -> None:
+    source = """
+import time as clock
+from . import sibling
+from ..amqp import types
+def late():
+    from azure.servicebus import ServiceBusClient
+if TYPE_CHECKING:
+    import pyspark.sql
+"""
+    assert set(imports_of_source(source, "pairbus.failover.table")) == {
+        "time",
+        "pairbus.failover.sibling",
+        "pairbus.amqp.types",
+        "azure.servicebus.ServiceBusClient",
+        "pyspark.sql",
+    }
+
+
+def test_an_application_that_only_sends_loads_only_the_sdk_and_msgspec() -> None:
+    heavy = {
+        "proton",
+        "aiohttp",
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "typer",
+        "rich",
+        "cryptography",
+        "starlette",
+        "lark",
+    }
+    code = f"import sys, pairbus; print(*sorted({heavy!r} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
