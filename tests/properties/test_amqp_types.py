@@ -1,0 +1,200 @@
+"""The codec keeps values and types, agrees with two other codecs, and refuses malformed input cleanly."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from uuid import UUID
+
+import pytest
+from azure.servicebus._pyamqp._decode import decode_payload
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from proton import Data
+
+from pairbus.amqp import types as t
+
+BOUNDED = settings(max_examples=150, deadline=None, print_blob=True)
+
+
+def ranged(kind: type[int], low: int, high: int) -> st.SearchStrategy[int]:
+    return st.integers(low, high).map(kind)
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    ranged(t.UByte, 0, 2**8 - 1),
+    ranged(t.UShort, 0, 2**16 - 1),
+    ranged(t.UInt, 0, 2**32 - 1),
+    ranged(t.ULong, 0, 2**64 - 1),
+    ranged(t.Byte, -(2**7), 2**7 - 1),
+    ranged(t.Short, -(2**15), 2**15 - 1),
+    ranged(t.Int, -(2**31), 2**31 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+    ranged(t.Timestamp, -(2**63), 2**63 - 1),
+    st.floats(width=32, allow_nan=False).map(t.Float),
+    st.floats(allow_nan=False),
+    st.characters().map(t.Char),
+    st.uuids(),
+    st.binary(max_size=300),
+    st.text(max_size=300),
+    st.text(st.characters(max_codepoint=127), max_size=300).map(t.Symbol),
+    st.binary(min_size=4, max_size=4).map(t.Decimal32),
+    st.binary(min_size=8, max_size=8).map(t.Decimal64),
+    st.binary(min_size=16, max_size=16).map(t.Decimal128),
+)
+arrays = st.one_of(
+    st.lists(st.uuids(), max_size=20).map(lambda items: t.Array(0x98, items)),
+    st.lists(ranged(t.Timestamp, 0, 2**60), max_size=80).map(lambda items: t.Array(0x83, items)),
+    st.lists(st.text(max_size=20), max_size=20).map(lambda items: t.Array(0xB1, items)),
+    st.lists(st.booleans(), max_size=20).map(lambda items: t.Array(0x56, items)),
+    st.lists(st.lists(st.integers(-5, 5)), max_size=4).map(lambda items: t.Array(0xD0, items)),
+    st.lists(st.uuids(), max_size=3).map(lambda items: t.Array(0xF0, [t.Array(0x98, items)])),
+    st.lists(st.binary(max_size=9), max_size=3).map(
+        lambda items: t.Array(0xB0, items, descriptor=t.Symbol("example:tag"))
+    ),
+)
+values = st.recursive(
+    st.one_of(scalars, arrays),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=6),
+        st.dictionaries(st.text(max_size=9), inner, max_size=6),
+        st.builds(t.Described, ranged(t.ULong, 0, 2**64 - 1), inner),
+    ),
+    max_leaves=20,
+)
+
+
+def typed(value: Any) -> Any:
+    """The value with its types spelled out, since UInt(1) == 1 == True."""
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    if isinstance(value, t.Described):
+        return ("described", typed(value.descriptor), typed(value.value))
+    if isinstance(value, t.Array):
+        return ("array", value.code, typed(value.items), typed(value.descriptor))
+    return (type(value), value)
+
+
+@BOUNDED
+@given(values)
+def test_round_trip_keeps_value_and_type(value: Any) -> None:
+    raw = t.encode(value)
+    back, end = t.decode(raw)
+    assert end == len(raw) == t.skip(raw, 0)
+    assert typed(back) == typed(value)
+
+
+@BOUNDED
+@given(values)
+def test_decoding_starts_anywhere_and_reads_memoryviews(value: Any) -> None:
+    raw = t.encode(value)
+    back, end = t.decode(memoryview(b"\x41" + raw + b"\x42"), 1)
+    assert end == 1 + len(raw)
+    assert typed(back) == typed(value)
+
+
+@BOUNDED
+@given(scalars)
+def test_proton_reads_scalars_and_writes_them_back_the_same(value: Any) -> None:
+    data = Data()
+    raw = t.encode(value)
+    assert data.decode(raw) == len(raw)
+    back, _ = t.decode(data.encode())
+    assert typed(back) == typed(value)
+
+
+@BOUNDED
+@given(values)
+def test_proton_takes_every_compound_value(value: Any) -> None:
+    data = Data()
+    raw = t.encode(value)
+    assert data.decode(raw) == len(raw)
+
+
+@BOUNDED
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=300), st.binary(max_size=300), st.integers(-(2**63), 2**63 - 1), st.uuids()
+        )
+    )
+)
+def test_the_sdk_reads_our_lists(items: list[Any]) -> None:
+    raw = b"\x00\x53\x77" + t.encode(items)
+    read: list[Any] = decode_payload(memoryview(raw)).value or []
+    texts = [item.decode() if isinstance(ours, str) else item for item, ours in zip(read, items, strict=True)]
+    assert texts == items
+
+
+@BOUNDED
+@given(st.binary(max_size=200))
+def test_noise_is_a_value_or_a_decode_error(noise: bytes) -> None:
+    try:
+        _, end = t.decode(noise)
+    except t.AmqpDecodeError:
+        return
+    assert end <= len(noise)
+
+
+@BOUNDED
+@given(values, st.data())
+def test_a_cut_value_is_a_decode_error(value: Any, data: st.DataObject) -> None:
+    raw = t.encode(value)
+    cut = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    with pytest.raises(t.AmqpDecodeError):
+        t.decode(cut)
+    with pytest.raises(t.AmqpDecodeError):
+        t.skip(cut, 0)
+
+
+def test_nan_survives() -> None:
+    back, _ = t.decode(t.encode(math.nan))
+    assert math.isnan(back)
+
+
+def test_depth_is_limited() -> None:
+    nested: Any = 1
+    for _ in range(t.MAX_DEPTH + 1):
+        nested = [nested]
+    with pytest.raises(t.AmqpDecodeError, match="nested deeper"):
+        t.decode(t.encode(nested))
+    with pytest.raises(t.AmqpDecodeError):
+        t.decode(b"\x00" * 100_000)
+    with pytest.raises(t.AmqpDecodeError):
+        t.skip(b"\x00" * 100_000, 0)
+
+
+def test_counts_are_limited_even_when_items_take_no_bytes() -> None:
+    a_billion_nulls = b"\xf0" + (5).to_bytes(4, "big") + (10**9).to_bytes(4, "big") + b"\x40"
+    with pytest.raises(t.AmqpDecodeError, match="limit"):
+        t.decode(a_billion_nulls)
+    with pytest.raises(t.AmqpDecodeError, match="claims"):
+        t.decode(b"\xd0" + (5).to_bytes(4, "big") + (90_000).to_bytes(4, "big") + b"\x40")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [t.UByte(256), t.UInt(-1), 2**63, t.ULong(2**64), t.Symbol("ä"), object(), t.Char("ab"), t.Float(1e300)],
+)
+def test_what_amqp_cannot_say_is_an_encode_error(value: Any) -> None:
+    with pytest.raises(t.AmqpEncodeError):
+        t.encode(value)
+
+
+def test_equal_keys_are_refused() -> None:
+    twice = t.encode(t.Symbol("a")) + t.encode(1)
+    with pytest.raises(t.AmqpDecodeError, match="twice"):
+        t.decode(b"\xc1" + bytes([len(twice) * 2 + 1, 4]) + twice * 2)
+
+
+def test_uuid_arrays_read_like_proton_writes_them() -> None:
+    data = Data()
+    data.put_array(False, Data.UUID)
+    data.enter()
+    data.put_uuid(UUID(int=7))
+    data.exit()
+    assert t.decode(data.encode())[0] == t.Array(0x98, [UUID(int=7)])
