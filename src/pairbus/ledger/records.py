@@ -1,0 +1,131 @@
+"""What one line of the ledger says.
+
+A record is one operation that one process made on one namespace, or one change of an entity's state, or a
+word of the ledger about itself. Rules that every writer keeps and every reader may rely on:
+
+- (`process`, `n`) names a record for ever: a line that is read twice is one record. `n` grows within a
+  process, so it orders what happened in the same microsecond; it need not be without gaps.
+- One record per *message*, not per call: a batch of 100 is 100 records with the same latency.
+- `namespace` and `entity` say where the operation took place and so where it is billed. When that entity is a
+  backlog queue, `destination` is the application's entity the message is for; when a message came out of a
+  backlog queue, `source` is that queue.
+- What is not known is left out. Readers take fields they do not know for nothing, and a version above theirs
+  for something they must not guess at.
+
+What proves what (the audit rests on this table):
+
+| the record | proves |
+|---|---|
+| `send`, ok, route primary | accepted from the application, and taken by the primary |
+| `divert`, ok, route backlog | accepted from the application, waits in the backlog queue `entity` |
+| `spool`, ok | accepted from the application, waits in the process's journal |
+| `divert` / `send`, ok, route spool | left the journal for the backlog queue / for the primary |
+| `restore`, ok | taken by the primary on its way home from the backlog queue `source` |
+| `dead-letter`, ok on a backlog queue | will not come home by itself; kept in the dead-letter queue |
+| `expire`, ok on a backlog queue | its time was over ("deduct"); kept in the dead-letter queue |
+| `complete`, ok on a backlog queue | gone from there: lost without `restore`, `dead-letter` or `expire` |
+| `complete`, ok on any other entity | an application received it (in receive-and-delete mode too) |
+| outcome unknown | nothing: it may have been done or not, and explains a later duplicate |
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+SCHEMA_VERSION = 1
+"""Grows when a field changes its meaning. A new optional field does not need a new version."""
+
+BACKLOG_SEGMENT = "/x-servicebus-transfer/"
+"""What every backlog queue's path contains, and no other entity's does."""
+
+
+class Operation(StrEnum):
+    """What was done. The comment says what is billed: per started 64 KB, once, or not at all."""
+
+    SEND = "send"  # per 64 KB
+    DIVERT = "divert"  # per 64 KB: a send to a backlog queue
+    RESTORE = "restore"  # per 64 KB: a send from the syphon to the primary
+    SCHEDULE = "schedule"  # per 64 KB
+    PING = "ping"  # once
+    RECEIVE = "receive"  # per 64 KB; outcome "empty": a receive that ended without a message, once
+    PEEK = "peek"  # per 64 KB
+    CANCEL = "cancel"  # once
+    CREATE = "create"  # once: a backlog queue made by pairing
+    COMPLETE = "complete"  # the settlement belongs to the receive
+    ABANDON = "abandon"  # the settlement belongs to the receive
+    DEFER = "defer"  # the settlement belongs to the receive
+    DEAD_LETTER = "dead-letter"  # the settlement belongs to the receive
+    EXPIRE = "expire"  # done by the namespace, or a settlement
+    SPOOL = "spool"  # no namespace took part
+    TRANSITION = "transition"  # an entity's state changed in a paired client
+    OPEN = "ledger-open"  # a process began to record
+    CLOSE = "ledger-close"  # it ended in order: a process without this record died
+    GAP = "ledger-gap"  # `count` operations could not be recorded
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    FAILED = "failed"  # refused, or never arrived
+    UNKNOWN = "unknown"  # no answer: the operation may have happened
+    EMPTY = "empty"  # a receive or peek that brought nothing
+
+
+class Route(StrEnum):
+    """Which way the message was on."""
+
+    PRIMARY = "primary"
+    BACKLOG = "backlog"
+    SPOOL = "spool"
+    SYPHON = "syphon"
+
+
+class Role(StrEnum):
+    """Who recorded it. A namespace that keeps a ledger of its own saw everyone's operations."""
+
+    CLIENT = "client"
+    SYPHON = "syphon"
+    RECEIVER = "receiver"
+    NAMESPACE = "namespace"
+
+
+LEDGER_OPERATIONS = frozenset({Operation.OPEN, Operation.CLOSE, Operation.GAP})
+
+
+class Record(msgspec.Struct, kw_only=True, frozen=True, gc=False, omit_defaults=True):
+    v: int
+    n: int
+    process: str
+    at_us: int
+    """Microseconds since the Unix epoch, UTC, by the clock of the process: when the operation ended."""
+    role: Role
+    operation: Operation
+    namespace: str = ""
+    entity: str = ""
+    destination: str | None = None
+    source: str | None = None
+    route: Route | None = None
+    outcome: Outcome = Outcome.OK
+    message_id: str | None = None
+    """The message's id, or its salted hash when `id_hashed`."""
+    id_hashed: bool = False
+    bytes: int = 0
+    """Size of the message as encoded, 0 if not known: then it is billed as one unit."""
+    billed: int | None = None
+    """Billed operations, when the writer knows better than the rule of its operation."""
+    error: str | None = None
+    """Class of the error, never its text: texts carry addresses and sometimes secrets."""
+    latency_us: int = 0
+    episode: str | None = None
+    """Names one failover of one entity in one paired client, from suspect to healthy."""
+    state_from: str | None = None
+    state_to: str | None = None
+    cause: str | None = None
+    """Why a state changed or a message was dead-lettered: a class of errors or a word, never free text."""
+    count: int = 1
+    """For a gap: how many operations are missing."""
+
+
+def is_backlog_queue(entity: str) -> bool:
+    return BACKLOG_SEGMENT in entity.lower()

@@ -1,0 +1,340 @@
+"""The background side of a ledger writer: encodes, writes, rolls and publishes.
+
+Everything that touches the disk is here, on one thread. Invariants:
+
+- A published file holds whole lines only: a write that failed half-way is cut back before it is tried again.
+- A chunk leaves memory only when it is written. While the disk refuses, the queue fills up to its bound and
+  the rest is counted, never waited for.
+- Nothing is deleted to make room unless `drop_oldest` says so; what is dropped is counted too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pairbus.ledger.files import OPEN_SUFFIX, closed_files, folder_bytes, open_exclusive, publish
+from pairbus.ledger.records import SCHEMA_VERSION, Operation, Record, Role
+
+_log = logging.getLogger("pairbus.ledger")
+_CHUNK_RECORDS = 2000
+_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLimits:
+    """When files roll, and how much memory and disk the ledger may take."""
+
+    roll_bytes: int = 64 * 1024 * 1024
+    roll_seconds: float = 60.0
+    flush_seconds: float = 0.2
+    pending_records: int = 100_000
+    folder_bytes: int = 16 * 1024 * 1024 * 1024
+    drop_oldest: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("roll_bytes", "roll_seconds", "flush_seconds", "pending_records", "folder_bytes"):
+            value = getattr(self, name)
+            if value <= 0:
+                raise ValueError(f"The ledger limit {name} is {value!r}; it must be more than 0.")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Many messages of one call: one queue entry, expanded by the scribe."""
+
+    template: Record
+    numbers: Sequence[int]
+    message_ids: Sequence[str | None]
+    sizes: Sequence[int] | None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def records(self) -> list[Record]:
+        sizes = self.sizes or itertools.repeat(0)
+        return [
+            msgspec.structs.replace(self.template, n=number, message_id=message_id, bytes=size)
+            for number, message_id, size in zip(self.numbers, self.message_ids, sizes, strict=False)
+        ]
+
+
+class Intake:
+    """What the callers' side and the scribe share.
+
+    An event in the queue marks a flush: set when all before it is out.
+    """
+
+    __slots__ = ("_lock", "batched", "closing", "idle", "numbers", "queue", "unrecorded", "urgent", "wake")
+
+    def __init__(self) -> None:
+        self.queue: deque[Record | Batch | threading.Event] = deque()
+        self.numbers = itertools.count(1)
+        self.batched = 0
+        self.unrecorded = 0
+        self.idle = False
+        self.closing = False
+        self.wake = threading.Event()
+        self.urgent = threading.Event()
+        self._lock = threading.Lock()
+
+    def hurry(self) -> None:
+        self.urgent.set()
+        self.wake.set()
+
+    def add_batch(self, batch: Batch) -> None:
+        """A batch is one entry of the queue, but the bound is on records."""
+        with self._lock:
+            self.batched += len(batch)
+        self.queue.append(batch)
+
+    def batch_taken(self, batch: Batch) -> None:
+        with self._lock:
+            self.batched -= len(batch)
+
+    def count_unrecorded(self, count: int) -> None:
+        with self._lock:
+            self.unrecorded += count
+
+    def take_unrecorded(self) -> int:
+        with self._lock:
+            count, self.unrecorded = self.unrecorded, 0
+        return count
+
+
+class Scribe:
+    def __init__(
+        self,
+        folder: Path,
+        process: str,
+        role: Role,
+        id_salt: bytes | None,
+        limits: LedgerLimits,
+        intake: Intake,
+    ) -> None:
+        self._folder = folder
+        self._process = process
+        self._role = role
+        self._id_salt = id_salt
+        self._limits = limits
+        self._intake = intake
+        self._encoder = msgspec.json.Encoder()
+        self._descriptor: int | None = None
+        self._path = Path()
+        self._file_number = 0
+        self._good_bytes = 0
+        self._roll_at = 0.0
+        self._retry_at = 0.0
+        self._chunk = bytearray()
+        self._chunk_operations = 0
+        self._flushes: list[threading.Event] = []
+        self._warned = False
+
+    def run(self) -> None:
+        self._word(Operation.OPEN)
+        while not self._intake.closing:
+            self._write_pending()
+            if self._descriptor is not None and time.monotonic() >= self._roll_at:
+                self._attempt(self._publish)
+            self._wait()
+        self._finish()
+
+    def let_go_of_parents_file(self) -> None:
+        """In a forked child: the file and its lock are the parent's."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _wait(self) -> None:
+        intake = self._intake
+        if self._chunk:
+            intake.urgent.wait(max(0.0, self._retry_at - time.monotonic()))
+        else:
+            if not intake.queue:
+                self._wait_idle()
+            # Let a burst gather: one write for many records. A flush or close cuts this short.
+            intake.urgent.wait(self._limits.flush_seconds)
+        intake.urgent.clear()
+
+    def _wait_idle(self) -> None:
+        """Sleep until something is recorded, or the file's time is over.
+
+        Idle is announced before the queue is looked at again: a record appended in between is either seen
+        here, or its writer sees the announcement and wakes us.
+        """
+        intake = self._intake
+        intake.wake.clear()
+        intake.idle = True
+        if not intake.queue and not intake.closing:
+            intake.wake.wait(None if self._descriptor is None else max(0.0, self._roll_at - time.monotonic()))
+        intake.idle = False
+
+    def _write_pending(self) -> None:
+        """Move the queue to the disk, chunk by chunk, until it is empty or the disk refuses."""
+        if self._chunk and time.monotonic() < self._retry_at and not self._intake.closing:
+            return
+        while True:
+            if not self._chunk_is_refused():
+                self._encode_pending()
+            if self._chunk and not self._attempt(self._write_chunk):
+                return
+            for event in self._flushes:
+                event.set()
+            self._flushes.clear()
+            if not self._intake.queue and not self._intake.unrecorded:
+                return
+
+    def _chunk_is_refused(self) -> bool:
+        return self._retry_at > 0
+
+    def _encode_pending(self) -> None:
+        missing = self._intake.take_unrecorded()
+        if missing:
+            self._word(Operation.GAP, count=missing, cause="refused")
+            self._chunk_operations += missing
+        queue = self._intake.queue
+        room = _CHUNK_RECORDS
+        while queue and room > 0:
+            item = queue.popleft()
+            if isinstance(item, Record):
+                self._encode(item)
+                self._chunk_operations += 1
+                room -= 1
+            elif isinstance(item, Batch):
+                for record in item.records():
+                    self._encode(record)
+                self._chunk_operations += len(item)
+                room -= len(item)
+                self._intake.batch_taken(item)
+            else:
+                self._flushes.append(item)
+
+    def _encode(self, record: Record) -> None:
+        if self._id_salt is not None and record.message_id is not None:
+            digest = hashlib.blake2b(
+                record.message_id.encode(), key=self._id_salt, digest_size=16
+            ).hexdigest()
+            record = msgspec.structs.replace(record, message_id=digest, id_hashed=True)
+        self._encoder.encode_into(record, self._chunk, -1)
+        self._chunk += b"\n"
+
+    def _word(self, operation: Operation, *, count: int = 1, cause: str | None = None) -> None:
+        """A record of the ledger about itself."""
+        self._encode(
+            Record(
+                v=SCHEMA_VERSION,
+                n=next(self._intake.numbers),
+                process=self._process,
+                at_us=time.time_ns() // 1000,
+                role=self._role,
+                operation=operation,
+                count=count,
+                cause=cause,
+            )
+        )
+
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        """Do something with the disk; when it refuses, say so once and try again later."""
+        try:
+            step()
+        except OSError as error:
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "The ledger in %s cannot be written (%s): sends go on, what is not recorded is counted.",
+                    self._folder,
+                    error.strerror or type(error).__name__,
+                )
+            return False
+        self._retry_at = 0.0
+        self._warned = False
+        return True
+
+    def _write_chunk(self) -> None:
+        if self._descriptor is None:
+            self._open()
+        descriptor = self._descriptor
+        assert descriptor is not None
+        try:
+            _write_all(descriptor, self._chunk)
+        except OSError:
+            os.ftruncate(descriptor, self._good_bytes)
+            os.lseek(descriptor, self._good_bytes, os.SEEK_SET)
+            raise
+        self._good_bytes += len(self._chunk)
+        self._chunk = bytearray()
+        self._chunk_operations = 0
+        if self._good_bytes >= self._limits.roll_bytes:
+            self._publish()
+
+    def _open(self) -> None:
+        self._make_room()
+        self._file_number += 1
+        self._path = self._folder / f"{self._process}.{self._file_number:06d}{OPEN_SUFFIX}"
+        self._descriptor = open_exclusive(self._path)
+        self._good_bytes = 0
+        self._roll_at = time.monotonic() + self._limits.roll_seconds
+
+    def _make_room(self) -> None:
+        """Keep the folder within its limit: refuse to grow, or drop the oldest closed files when told to."""
+        excess = folder_bytes(self._folder) + len(self._chunk) - self._limits.folder_bytes
+        if excess > 0 and self._limits.drop_oldest:
+            for path in closed_files(self._folder):
+                if excess <= 0:
+                    break
+                excess -= path.stat().st_size
+                operations = _operations_in(path)
+                path.unlink()
+                self._word(Operation.GAP, count=operations, cause="dropped")
+        if excess > 0:
+            limit = self._limits.folder_bytes
+            raise OSError(0, f"its files have reached the limit of {limit} bytes")
+
+    def _publish(self) -> None:
+        descriptor = self._descriptor
+        if descriptor is None:
+            return
+        os.fsync(descriptor)
+        publish(self._path)
+        self._descriptor = None
+        os.close(descriptor)
+
+    def _finish(self) -> None:
+        """The last words. A disk that still refuses keeps its whole lines; the rest is named in the log."""
+        self._write_pending()
+        if not self._chunk:
+            self._word(Operation.CLOSE)
+            self._attempt(self._write_chunk)
+        self._attempt(self._publish)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        waiting = (
+            len(i) if isinstance(i, Batch) else isinstance(i, Record) for i in list(self._intake.queue)
+        )
+        missing = self._chunk_operations + sum(waiting) + self._intake.unrecorded
+        if missing:
+            _log.warning("The ledger in %s closed without %d operations.", self._folder, missing)
+            self._intake.unrecorded = missing
+
+
+def _write_all(descriptor: int, data: bytearray) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _operations_in(path: Path) -> int:
+    with path.open("rb") as lines:
+        return sum(b'"operation":"ledger-' not in line for line in lines)

@@ -1,0 +1,257 @@
+"""Records the operations of one process.
+
+The caller's path is short: `record` makes a value and appends it to a bounded queue; the scribe's thread does
+the rest. Invariants:
+
+- Recording never raises and never waits. What cannot be recorded (queue full, disk full, writer closed) is
+  counted, and the count is written as a `ledger-gap` record as soon as the disk takes it.
+- After `close` there is no thread and no open file. Without it, the interpreter's exit closes the writer.
+- After a fork the child records under a name and a file of its own, and the parent's queue stays the
+  parent's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import secrets
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pairbus.ledger.files import publish_orphans
+from pairbus.ledger.records import SCHEMA_VERSION, Operation, Outcome, Record, Role, Route
+from pairbus.ledger.scribe import Batch, Intake, LedgerLimits, Scribe
+
+
+class LedgerWriter:
+    """Records operations into `folder`; share one writer among everything in a process that records there.
+
+    `id_salt` replaces message ids by a keyed hash; processes whose records must be matched need the same
+    salt.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        role: Role = Role.CLIENT,
+        id_salt: bytes | None = None,
+        limits: LedgerLimits | None = None,
+    ) -> None:
+        if id_salt is not None and not 8 <= len(id_salt) <= 64:
+            raise ValueError(f"The ledger's id_salt has {len(id_salt)} bytes; give 8 to 64 random bytes.")
+        self.folder = Path(folder)
+        self.role = role
+        self._id_salt = id_salt
+        self._limits = limits or LedgerLimits()
+        self._pending_limit = self._limits.pending_records
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._begin()
+        publish_orphans(self.folder)
+        _writers.add(self)
+
+    def _begin(self) -> None:
+        self.process = f"{_host_label()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._intake = Intake()
+        self._queue = self._intake.queue
+        self._numbers = self._intake.numbers
+        self._start_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._intake.closing else "open"
+        return (
+            f"<LedgerWriter {self.process} {state} pending={len(self._queue)} unrecorded={self.unrecorded}>"
+        )
+
+    @property
+    def unrecorded(self) -> int:
+        """Operations that are neither written nor waiting to be, nor yet written down as a gap."""
+        return self._intake.unrecorded
+
+    def record(
+        self,
+        operation: Operation,
+        namespace: str,
+        entity: str,
+        *,
+        outcome: Outcome = Outcome.OK,
+        message_id: str | None = None,
+        size: int = 0,
+        latency_us: int = 0,
+        route: Route | None = None,
+        destination: str | None = None,
+        source: str | None = None,
+        error: str | None = None,
+        episode: str | None = None,
+        billed: int | None = None,
+        state_from: str | None = None,
+        state_to: str | None = None,
+        cause: str | None = None,
+        role: Role | None = None,
+        at_us: int | None = None,
+    ) -> None:
+        """Note one operation on one message (or on none). `size` is in bytes, `error` the name of a class."""
+        if len(self._queue) + self._intake.batched >= self._pending_limit or self._intake.closing:
+            self._intake.count_unrecorded(1)
+            return
+        self._queue.append(
+            Record(
+                v=SCHEMA_VERSION,
+                n=next(self._numbers),
+                process=self.process,
+                at_us=time.time_ns() // 1000 if at_us is None else at_us,
+                role=role or self.role,
+                operation=operation,
+                namespace=namespace,
+                entity=entity,
+                destination=destination,
+                source=source,
+                route=route,
+                outcome=outcome,
+                message_id=message_id,
+                bytes=size,
+                billed=billed,
+                error=error,
+                latency_us=latency_us,
+                episode=episode,
+                state_from=state_from,
+                state_to=state_to,
+                cause=cause,
+            )
+        )
+        if self._intake.idle or self._thread is None:
+            self._rouse()
+
+    def record_batch(
+        self,
+        operation: Operation,
+        namespace: str,
+        entity: str,
+        message_ids: Sequence[str | None],
+        *,
+        sizes: Sequence[int] | None = None,
+        outcome: Outcome = Outcome.OK,
+        latency_us: int = 0,
+        route: Route | None = None,
+        destination: str | None = None,
+        source: str | None = None,
+        error: str | None = None,
+        episode: str | None = None,
+        cause: str | None = None,
+        role: Role | None = None,
+        at_us: int | None = None,
+    ) -> None:
+        """Note one call that carried many messages: the same as one `record` for each, for the price of about
+        one.
+
+        `message_ids` and `sizes` are kept, not copied: the caller must not change them afterwards.
+        """
+        if sizes is not None and len(sizes) != len(message_ids):
+            raise ValueError(
+                f"{len(message_ids)} message ids and {len(sizes)} sizes; give one size for each id."
+            )
+        if not message_ids:
+            return
+        if len(self._queue) + self._intake.batched >= self._pending_limit or self._intake.closing:
+            self._intake.count_unrecorded(len(message_ids))
+            return
+        template = Record(
+            v=SCHEMA_VERSION,
+            n=0,
+            process=self.process,
+            at_us=time.time_ns() // 1000 if at_us is None else at_us,
+            role=role or self.role,
+            operation=operation,
+            namespace=namespace,
+            entity=entity,
+            destination=destination,
+            source=source,
+            route=route,
+            outcome=outcome,
+            error=error,
+            latency_us=latency_us,
+            episode=episode,
+            cause=cause,
+        )
+        numbers = list(itertools.islice(self._numbers, len(message_ids)))
+        self._intake.add_batch(Batch(template, numbers, message_ids, sizes))
+        if self._intake.idle or self._thread is None:
+            self._rouse()
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until everything recorded before this call is in the file; False when that took too long."""
+        if self._thread is None or self._intake.closing:
+            return not self._queue
+        written = threading.Event()
+        self._queue.append(written)
+        self._intake.hurry()
+        return written.wait(timeout)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Write what is pending, publish the file, end the thread. Closing twice is closing once."""
+        with self._start_lock:
+            self._intake.closing = True
+            thread = self._thread
+        _writers.discard(self)
+        if thread is not None:
+            self._intake.hurry()
+            thread.join(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _rouse(self) -> None:
+        self._intake.wake.set()
+        if self._thread is not None:
+            return
+        with self._start_lock:
+            if self._thread is None and not self._intake.closing:
+                scribe = Scribe(
+                    self.folder, self.process, self.role, self._id_salt, self._limits, self._intake
+                )
+                self._thread = threading.Thread(target=scribe.run, name="pairbus-ledger", daemon=True)
+                self._scribe = scribe
+                self._thread.start()
+
+    def _begin_again_in_child(self) -> None:
+        if self._thread is not None:
+            self._scribe.let_go_of_parents_file()
+        closed = self._intake.closing
+        self._begin()
+        self._intake.closing = closed
+
+
+def _host_label() -> str:
+    """The host's name as a file name can hold it."""
+    kept = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname().split(".")[0])
+    return kept[:32] or "host"
+
+
+_writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for writer in list(_writers):
+        writer.close()
+
+
+def _after_fork_in_child() -> None:
+    for writer in list(_writers):
+        writer._begin_again_in_child()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)
