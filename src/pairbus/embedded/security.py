@@ -1,0 +1,149 @@
+"""Who may do what: shared access signatures, checked against the namespace's and the entities' authorization
+rules.
+
+A token reads `SharedAccessSignature sr=<uri>&sig=<signature>&se=<seconds>&skn=<key name>`. It is good when
+the signature is the HMAC-SHA256 of `sr` and `se`, as they stand in the token, under either key of a rule
+called `skn`, and `se` is still to come. Hosts and ports in `sr` are not compared: the key proves the
+namespace, and one namespace answers to many names.
+
+Scope. A rule of the namespace reaches every entity, a rule of an entity that entity and what is below it (its
+subscriptions, sub-queues and `$management`). A token reaches no further than its `sr`, a grant no further
+than the audience it was asked for.
+"""
+
+import hashlib
+import hmac
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote_plus, unquote, unquote_plus
+
+from pairbus.embedded.entities.authorization import MANAGE, AuthorizationRule
+from pairbus.embedded.entities.descriptions import QueueDescription, TopicDescription
+from pairbus.embedded.errors import EntityNotFoundError, UnauthorizedError
+
+SCHEME = "SharedAccessSignature "
+BEARER = "Bearer "
+MAX_TOKEN_LENGTH = 8_192
+MAX_PATH_SEGMENTS = 32
+
+
+class RuleSource(Protocol):
+    """Where rules are found: the broker."""
+
+    def authorization_rules(self) -> tuple[AuthorizationRule, ...]: ...
+    def get_queue(self, name: str) -> QueueDescription: ...
+    def get_topic(self, name: str) -> TopicDescription: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a checked token allows: `rights` on `scope` and everything below it, until `expires_ms`."""
+
+    scope: str
+    rights: frozenset[str]
+    expires_ms: int
+
+    def allows(self, path: str, right: str) -> bool:
+        return (right in self.rights or MANAGE in self.rights) and _covers(self.scope, entity_path(path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    resource: str
+    """`sr` as it stands in the token, still encoded: this is what was signed."""
+    signature: str
+    expiry: str
+    key_names: frozenset[str]
+    expires_ms: int
+
+
+class Authority:
+    """Checks tokens against the rules a namespace has now: a removed or replaced key is refused at once."""
+
+    def __init__(self, rules: RuleSource) -> None:
+        self._rules = rules
+
+    def check(self, token: str, audience: str, now_ms: int) -> Grant:
+        """The grant of `token` for `audience`, a URI or a path; UnauthorizedError if it has none."""
+        parsed = _parse(token)
+        path = entity_path(audience)
+        if parsed.expires_ms <= now_ms:
+            raise UnauthorizedError("ExpiredToken: The token has expired. Create a new one.")
+        if not _covers(entity_path(unquote_plus(parsed.resource)), path):
+            raise UnauthorizedError(f"InvalidAudience: The token was not issued for '{path or '/'}'.")
+        signed = f"{parsed.resource}\n{parsed.expiry}".encode()
+        rights: frozenset[str] = frozenset()
+        for rule in self._rules_reaching(path):
+            # Every candidate is compared in full, so that the time taken says nothing about which key was
+            # near.
+            if rule.key_name.casefold() in parsed.key_names and _signed_by(rule, signed, parsed.signature):
+                rights |= rule.rights
+        if not rights:
+            raise UnauthorizedError("InvalidSignature: The token has an invalid signature or key name.")
+        return Grant(path, rights, parsed.expires_ms)
+
+    def _rules_reaching(self, path: str) -> Iterator[AuthorizationRule]:
+        yield from self._rules.authorization_rules()
+        segments = path.split("/")[:MAX_PATH_SEGMENTS]
+        for end in range(1, len(segments) + 1):
+            yield from self._rules_of("/".join(segments[:end]))
+
+    def _rules_of(self, name: str) -> Iterable[AuthorizationRule]:
+        if not name:
+            return ()
+        for find in (self._rules.get_queue, self._rules.get_topic):
+            try:
+                return find(name).authorization_rules
+            except EntityNotFoundError:
+                continue
+        return ()
+
+
+def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
+    """A token for `resource`, as the SDKs make them."""
+    encoded = quote_plus(resource)
+    signature = quote_plus(_signature(key, f"{encoded}\n{expires_s}".encode()))
+    return f"{SCHEME}sr={encoded}&sig={signature}&se={expires_s}&skn={quote_plus(key_name)}"
+
+
+def entity_path(resource: str) -> str:
+    """The lower-case path of an entity URI or path; the empty path is the namespace itself."""
+    _, found, rest = resource.partition("://")
+    path = rest.partition("/")[2] if found else resource
+    return unquote(path.partition("?")[0]).strip("/").lower()
+
+
+def _covers(scope: str, path: str) -> bool:
+    return not scope or path == scope or path.startswith(scope + "/")
+
+
+def _signature(key: str, signed: bytes) -> str:
+    return b64encode(hmac.digest(key.encode(), signed, hashlib.sha256)).decode()
+
+
+def _signed_by(rule: AuthorizationRule, signed: bytes, signature: str) -> bool:
+    given = signature.encode()
+    primary = hmac.compare_digest(_signature(rule.primary_key, signed).encode(), given)
+    secondary = hmac.compare_digest(_signature(rule.secondary_key, signed).encode(), given)
+    return primary or secondary
+
+
+def _parse(token: str) -> _Token:
+    text = token.removeprefix(BEARER)
+    if len(text) > MAX_TOKEN_LENGTH or not text.startswith(SCHEME):
+        raise UnauthorizedError(
+            "MalformedToken: Expected a token that begins with 'SharedAccessSignature sr='."
+        )
+    parts = dict(part.partition("=")[::2] for part in text.removeprefix(SCHEME).split("&"))
+    missing = [name for name in ("sr", "sig", "se", "skn") if not parts.get(name)]
+    if missing:
+        raise UnauthorizedError(f"MalformedToken: The token lacks {', '.join(missing)}.")
+    expiry = parts["se"]
+    if not expiry.isascii() or not expiry.isdigit() or len(expiry) > 15:
+        raise UnauthorizedError("MalformedToken: 'se' of the token must be whole seconds since 1970.")
+    # Some clients encode the key's name twice: accept either reading.
+    once = unquote_plus(parts["skn"])
+    names = frozenset({once.casefold(), unquote_plus(once).casefold()})
+    return _Token(parts["sr"], unquote(parts["sig"]), expiry, names, int(expiry) * 1_000)
