@@ -19,7 +19,6 @@ import secrets
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -240,7 +239,8 @@ def _host_label() -> str:
     return kept[:32] or "host"
 
 
-_writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
+# Strong: a writer that its owner forgot still holds records, which the interpreter's exit writes.
+_writers: set[LedgerWriter] = set()
 
 
 def _close_all() -> None:
