@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VALID_DAYS = 20 * 365
-HOST_NAMES = ("localhost",)
+# The wildcard is for programs that insist on a name per namespace: `contoso.servicebus.localhost`.
+HOST_NAMES = ("localhost", "*.servicebus.localhost")
 ADDRESSES = ("127.0.0.1", "::1")
 
 
