@@ -130,9 +130,7 @@ class DestinationMissingError(EnvelopeError):
     """A backlog message without `x-ms-path`: nobody can tell where it belongs."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "The message has no application property 'x-ms-path', so its destination is not known."
-        )
+        super().__init__("The message has no application property 'x-ms-path', so its destination is not known.")
 
 
 class AliasError(EnvelopeError):
@@ -159,8 +157,8 @@ class SpoolFullError(SpoolError):
 
     def __init__(self, folder: str, limit_bytes: int) -> None:
         super().__init__(
-            f"The spool in {folder!r} is full: it holds its limit of {limit_bytes} bytes. The message was not "
-            "stored; send it again when a namespace is back and the spool has emptied."
+            f"The spool in {folder!r} is full: it holds its limit of {limit_bytes} bytes. The message was "
+            "not stored; send it again when a namespace is back and the spool has emptied."
         )
         self.limit_bytes = limit_bytes
 
@@ -169,9 +167,7 @@ class SpoolInUseError(SpoolError):
     """Another process owns the folder."""
 
     def __init__(self, folder: str) -> None:
-        super().__init__(
-            f"The spool folder {folder!r} is in use by another process; give each process its own folder."
-        )
+        super().__init__(f"The spool folder {folder!r} is in use by another process; give each process its own folder.")
 
 
 def _sentence(error: BaseException) -> str:

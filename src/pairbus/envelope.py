@@ -1,0 +1,501 @@
+"""A message's backlog form, and back.
+
+Works on encoded messages, so that whatever is not named here travels as the bytes it is: bodies and
+application properties are never decoded and encoded again.
+
+On the way out (`to_backlog`)
+- `session_id` (group-id), `time_to_live` (header ttl) and `scheduled_enqueue_time_utc` (the annotation
+  `x-opt-scheduled-enqueue-time`) are cleared and kept as application properties, in exactly these types:
+
+  | cleared | application property | AMQP type |
+  |---|---|---|
+  | session_id | `x-ms-sessionid` | string |
+  | time_to_live | `x-ms-timetolive` | long, milliseconds |
+  | scheduled_enqueue_time_utc | `x-ms-scheduledenqueuetimeutc` | timestamp |
+  | (destination path) | `x-ms-path` | string |
+
+- The SDK derives `absolute-expiry-time` from the time to live; with the time to live it is cleared, so that
+  no broker expires the message in the backlog. `restore` derives it again.
+- A message of the user's that already has one of these properties is refused (`reserved_names`).
+
+On the way home (`read`, `restore`)
+- What the backlog's broker added (its annotations, the delivery count, delivery annotations) is taken off,
+  the aliases become properties again and disappear.
+- Aliases of older clients are understood: see `_time_to_live_ms` and `_scheduled_ms`.
+- A message that lacks its destination, or has an alias nobody can read, raises an `EnvelopeError`: the
+  syphon dead-letters it with that text.
+
+Parts
+A message that the added properties push over the limit of the backlog's link is carried in parts
+(`split`, `join`): each part is a message whose body is one data section with a slice of the *encoded backlog
+form*. Its application properties are `x-ms-path`, `x-pairbus-part-of` (string: one fresh id for all parts of
+this attempt), `x-pairbus-part` (int, from 1) and `x-pairbus-parts` (int). The parts of one attempt are sent in
+order to one backlog queue; if one of them fails, the next attempt begins again with a fresh id, and parts
+without their siblings are never delivered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from pairbus.amqp.decoding import decode, skip
+from pairbus.amqp.encoding import encode
+from pairbus.amqp.sections import Sections
+from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol, Timestamp, UInt
+from pairbus.errors import AliasError, DestinationMissingError, PartError
+
+PATH = "x-ms-path"
+SESSION_ID = "x-ms-sessionid"
+TIME_TO_LIVE = "x-ms-timetolive"
+SCHEDULED_TIME = "x-ms-scheduledenqueuetimeutc"
+PART_OF = "x-pairbus-part-of"
+PART = "x-pairbus-part"
+PARTS = "x-pairbus-parts"
+TRACE_PARENT = "x-pairbus-traceparent"
+
+RESERVED = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME, PART_OF, PART, PARTS, TRACE_PARENT})
+"""Names a user's application property must not have."""
+
+PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
+PING_TIME_TO_LIVE_MS = 1000
+
+BATCH_ENTRY_BYTES = 8
+"""What one message costs in a batch beyond its own bytes: the descriptor and length of its data section."""
+
+TimeToLivePolicy = Literal["restore", "deduct"]
+
+_SCHEDULED_ANNOTATION = "x-opt-scheduled-enqueue-time"
+_BROKER_ANNOTATIONS = frozenset(
+    {
+        "x-opt-sequence-number",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-lock-token",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+        "x-opt-partition-id",
+    }
+)
+_MESSAGE_ID, _ABSOLUTE_EXPIRY, _GROUP_ID, _PROPERTY_COUNT = 0, 8, 10, 13
+_TTL, _DELIVERY_COUNT, _HEADER_COUNT = 2, 4, 5
+_MAX_TTL_MS = 0xFFFFFFFF
+_TICKS_PER_MS = 10_000
+_TICKS_AT_UNIX_EPOCH = 621_355_968_000_000_000
+_SECONDS_BELOW = 100_000_000_000
+_CODES = {"header": 0x70, "annotations": 0x72, "properties": 0x73, "application": 0x74}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a message that was too large for the backlog in one piece."""
+
+    of: str
+    number: int
+    count: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogMessage:
+    """What a message in a backlog says about itself. For a part, only `destination` and `part` are known."""
+
+    destination: str
+    session_id: str | None = None
+    time_to_live_ms: int | None = None
+    scheduled_ms: int | None = None
+    enqueued_ms: int | None = None
+    trace_parent: str | None = None
+    part: Part | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The original message, ready for its destination."""
+
+    destination: str
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The message's own time was over before it could go home; `late_ms` says for how long."""
+
+    destination: str
+    late_ms: int
+
+
+def reserved_names(names: Iterable[Any]) -> tuple[str, ...]:
+    """Those of the user's property names (text or UTF-8 bytes) that the backlog form needs for itself."""
+    texts = (name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names)
+    return tuple(sorted(text for text in texts if text in RESERVED))
+
+
+def with_message_id(raw: bytes, message_id: str) -> bytes:
+    """The message with this id if it has none; unchanged if it has one."""
+    parts = Sections.split(raw)
+    fields = _fields(parts.properties, _PROPERTY_COUNT)
+    if fields[_MESSAGE_ID] is not None:
+        return raw
+    fields[_MESSAGE_ID] = message_id
+    return replace(parts, properties=_section("properties", encode(_trimmed(fields)))).join()
+
+
+def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None) -> bytes:
+    """The backlog form of an encoded message for the entity `destination`."""
+    parts = Sections.split(raw)
+    additions: list[tuple[str, Any]] = [(PATH, destination)]
+    header, properties, annotations = parts.header, parts.properties, parts.message_annotations
+
+    time_to_live = None
+    if header:
+        fields = _fields(header, _HEADER_COUNT)
+        time_to_live = fields[_TTL]
+        if time_to_live is not None:
+            fields[_TTL] = None
+            header = _section("header", encode(_trimmed(fields))) if _any_set(fields) else b""
+            additions.append((TIME_TO_LIVE, int(time_to_live)))
+    if properties:
+        fields = _fields(properties, _PROPERTY_COUNT)
+        session_id = fields[_GROUP_ID]
+        if session_id is not None or (time_to_live is not None and fields[_ABSOLUTE_EXPIRY] is not None):
+            if session_id is not None:
+                fields[_GROUP_ID] = None
+                additions.append((SESSION_ID, str(session_id)))
+            if time_to_live is not None:
+                fields[_ABSOLUTE_EXPIRY] = None
+            properties = _section("properties", encode(_trimmed(fields))) if _any_set(fields) else b""
+    if annotations and b"x-opt-scheduled" in annotations:
+        scheduled = _map(annotations).get(_SCHEDULED_ANNOTATION)
+        if scheduled is not None:
+            additions.append((SCHEDULED_TIME, Timestamp(scheduled)))
+            annotations = _edited("annotations", annotations, remove={_SCHEDULED_ANNOTATION})
+    if trace_parent is not None:
+        additions.append((TRACE_PARENT, trace_parent))
+    application = _edited("application", parts.application_properties, add=additions)
+    return b"".join(
+        (header, parts.delivery_annotations, annotations, properties, application, parts.body, parts.footer)
+    )
+
+
+def growth(destination: str, session_id: str | None, *, timed: bool, scheduled: bool) -> int:
+    """At most how many bytes the backlog form is longer than the message."""
+    total = 16 + len(encode(PATH)) + len(encode(destination))
+    if session_id is not None:
+        total += len(encode(SESSION_ID)) + len(encode(session_id))
+    if timed:
+        total += len(encode(TIME_TO_LIVE)) + 9
+    if scheduled:
+        total += len(encode(SCHEDULED_TIME)) + 9
+    return total
+
+
+def split(backlog_form: bytes, destination: str, part_of: str, piece_limit: int) -> list[bytes]:
+    """The parts that carry a backlog form too large for one piece; each is at most `piece_limit` bytes."""
+    room = piece_limit - len(_part(destination, part_of, 0x7FFFFFFF, 0x7FFFFFFF, b"")) - 3
+    if room < 1:
+        raise PartError(f"A part for {destination!r} does not fit into {piece_limit} bytes at all.")
+    count = -(-len(backlog_form) // room)
+    return [
+        _part(destination, part_of, number + 1, count, backlog_form[number * room : (number + 1) * room])
+        for number in range(count)
+    ]
+
+
+def join(parts: Collection[Part]) -> bytes:
+    """The backlog form that these parts carry; they may come in any order, and twice."""
+    by_number = {part.number: part for part in parts}
+    counts = {part.count for part in parts}
+    if len({part.of for part in parts}) != 1 or len(counts) != 1:
+        raise PartError("The parts belong to different messages.")
+    count = counts.pop()
+    missing = [number for number in range(1, count + 1) if number not in by_number]
+    if missing or len(by_number) != count:
+        raise PartError(f"Of {count} parts of a message, the numbers {missing} are missing.")
+    return b"".join(by_number[number].content for number in range(1, count + 1))
+
+
+def read(raw: bytes) -> BacklogMessage:
+    """What a message received from a backlog queue says about itself; raises an `EnvelopeError`."""
+    parts = Sections.split(raw)
+    found = _map(parts.application_properties)
+    destination = found.get(PATH)
+    if destination is None:
+        raise DestinationMissingError
+    if not isinstance(destination, str) or not destination:
+        raise AliasError(PATH, destination, "a string that is not empty")
+    enqueued = _map(parts.message_annotations).get("x-opt-enqueued-time") if parts.message_annotations else None
+    if PART_OF in found:
+        return BacklogMessage(destination, enqueued_ms=enqueued, part=_read_part(found, parts.body))
+    trace_parent = found.get(TRACE_PARENT)
+    return BacklogMessage(
+        destination,
+        session_id=_session_id(found.get(SESSION_ID)),
+        time_to_live_ms=_time_to_live_ms(found.get(TIME_TO_LIVE)),
+        scheduled_ms=_scheduled_ms(found.get(SCHEDULED_TIME)),
+        enqueued_ms=int(enqueued) if isinstance(enqueued, int) else None,
+        trace_parent=trace_parent if isinstance(trace_parent, str) else None,
+    )
+
+
+def restore(
+    raw: bytes,
+    *,
+    now_ms: int,
+    policy: TimeToLivePolicy = "restore",
+    enqueued_ms: int | None = None,
+) -> Restored | Expired:
+    """The original of a message received from a backlog queue, or `Expired` under the policy "deduct".
+
+    `enqueued_ms` is given for a message joined from parts: the time its first part was stored.
+    """
+    message = read(raw)
+    if message.part is not None:
+        raise PartError("A part cannot be restored alone; join it with its siblings first.")
+    time_to_live = message.time_to_live_ms
+    if policy == "deduct" and time_to_live is not None:
+        stored = enqueued_ms if enqueued_ms is not None else message.enqueued_ms
+        # A scheduled message begins to age when it becomes visible, not when it was stored.
+        begin = max(stored if stored is not None else now_ms, message.scheduled_ms or 0)
+        time_to_live -= max(0, now_ms - begin)
+        if time_to_live <= 0:
+            return Expired(message.destination, -time_to_live)
+    parts = Sections.split(raw)
+    return Restored(
+        message.destination,
+        b"".join(
+            (
+                _restored_header(parts.header, time_to_live),
+                _restored_annotations(parts.message_annotations, message.scheduled_ms),
+                _restored_properties(parts.properties, message.session_id, time_to_live, now_ms),
+                _edited("application", parts.application_properties, remove=RESERVED),
+                parts.body,
+                parts.footer,
+            )
+        ),
+    )
+
+
+def _any_set(fields: Iterable[Any]) -> bool:
+    return any(value is not None for value in fields)
+
+
+def _restored_header(header: bytes, time_to_live_ms: int | None) -> bytes:
+    fields = _fields(header, _HEADER_COUNT) if header else [None] * _HEADER_COUNT
+    fields[_DELIVERY_COUNT] = None
+    fields[_TTL] = None if time_to_live_ms is None else UInt(min(time_to_live_ms, _MAX_TTL_MS))
+    return _section("header", encode(_trimmed(fields))) if _any_set(fields) else b""
+
+
+def _restored_annotations(annotations: bytes, scheduled_ms: int | None) -> bytes:
+    add = [] if scheduled_ms is None else [(Symbol(_SCHEDULED_ANNOTATION), Timestamp(scheduled_ms))]
+    if not annotations and not add:
+        return b""
+    return _edited("annotations", annotations, remove=_BROKER_ANNOTATIONS, add=add)
+
+
+def _restored_properties(properties: bytes, session_id: str | None, time_to_live_ms: int | None, now_ms: int) -> bytes:
+    if session_id is None and time_to_live_ms is None:
+        return properties
+    fields = _fields(properties, _PROPERTY_COUNT) if properties else [None] * _PROPERTY_COUNT
+    if session_id is not None:
+        fields[_GROUP_ID] = session_id
+    if time_to_live_ms is not None:
+        fields[_ABSOLUTE_EXPIRY] = Timestamp(now_ms + time_to_live_ms)
+    return _section("properties", encode(_trimmed(fields)))
+
+
+def _part(destination: str, part_of: str, number: int, count: int, content: bytes) -> bytes:
+    names = [(PATH, destination), (PART_OF, part_of), (PART, Int(number)), (PARTS, Int(count))]
+    properties = _section("properties", encode([f"{part_of}/{number}"]))
+    return properties + _edited("application", b"", add=names) + b"\x00\x53\x75" + encode(content)
+
+
+def _read_part(found: dict[Any, Any], body: bytes) -> Part:
+    of, number, count = found[PART_OF], found.get(PART), found.get(PARTS)
+    if not isinstance(of, str):
+        raise AliasError(PART_OF, of, "a string")
+    if not isinstance(count, int) or count < 1:
+        raise AliasError(PARTS, count, "an int, 1 or more")
+    if not isinstance(number, int) or not 1 <= number <= count:
+        raise AliasError(PART, number, f"an int from 1 to {count}")
+    if body[:3] != b"\x00\x53\x75":
+        raise PartError(f"Part {number} of a message does not have a data body.")
+    content, end = decode(body, 3)
+    if not isinstance(content, bytes) or end != len(body):
+        raise PartError(f"Part {number} of a message does not have exactly one data section.")
+    return Part(of, int(number), int(count), content)
+
+
+def _session_id(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else str(value)
+    raise AliasError(SESSION_ID, value, "a string")
+
+
+def _time_to_live_ms(value: Any) -> int | None:
+    """Milliseconds of a time to live alias.
+
+    A long is ours: milliseconds. Older clients left a .NET time span (a described type whose value counts
+    ticks of 100 ns), any other number in seconds, or a duration as text (ISO 8601, or .NET's d.hh:mm:ss).
+    """
+    milliseconds: int | None = None
+    match value:
+        case None:
+            return None
+        case bool():
+            pass
+        case Described(descriptor="com.microsoft:timespan", value=int() as ticks):
+            milliseconds = ticks // _TICKS_PER_MS
+        case int() if type(value) is int:
+            milliseconds = value
+        case int() | float() if not isinstance(value, Timestamp) and value == value:
+            milliseconds = _whole(float(value) * 1000)
+        case str():
+            milliseconds = _duration_ms(value)
+    if milliseconds is None or milliseconds < 0:
+        raise AliasError(
+            TIME_TO_LIVE, value, "milliseconds as a long, seconds as another number, a time span or ISO 8601"
+        )
+    return milliseconds
+
+
+def _scheduled_ms(value: Any) -> int | None:
+    """Milliseconds since the Unix epoch of a scheduled time alias.
+
+    A timestamp is ours. Older clients left a .NET date (a described type that counts ticks of 100 ns from
+    the year 1), a number of seconds since the epoch (milliseconds if it could not be seconds), or ISO 8601.
+    """
+    milliseconds: int | None = None
+    match value:
+        case None:
+            return None
+        case bool():
+            pass
+        case Timestamp():
+            milliseconds = int(value)
+        case Described(descriptor="com.microsoft:datetime-offset", value=int() as ticks):
+            milliseconds = (ticks - _TICKS_AT_UNIX_EPOCH) // _TICKS_PER_MS
+        case int() | float() if value == value:
+            milliseconds = _whole(float(value) * 1000 if abs(value) < _SECONDS_BELOW else float(value))
+        case str():
+            milliseconds = _instant_ms(value)
+    if milliseconds is None:
+        raise AliasError(SCHEDULED_TIME, value, "a timestamp, seconds since 1970 as a number, or ISO 8601")
+    return milliseconds
+
+
+def _whole(milliseconds: float) -> int | None:
+    return round(milliseconds) if abs(milliseconds) < 2**63 else None
+
+
+_ISO_DURATION = re.compile(
+    r"P(?:(?P<days>\d+(?:\.\d+)?)D)?"
+    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+_NET_DURATION = re.compile(
+    r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{2})(?::(?P<seconds>\d{2}(?:\.\d+)?))?"
+)
+
+
+def _duration_ms(text: str) -> int | None:
+    found = _ISO_DURATION.fullmatch(text) or _NET_DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        return None
+    weights = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
+    return sum(round(float(found[unit]) * weight) for unit, weight in weights if found[unit])
+
+
+def _instant_ms(text: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def _fields(section: bytes, count: int) -> list[Any]:
+    """The fields of a list section, padded with None to `count`."""
+    if not section:
+        return [None] * count
+    values, _ = decode(section, _value_at(section))
+    if type(values) is not list or len(values) > count:
+        raise AmqpDecodeError(f"a section of an AMQP message must be a list of at most {count} fields")
+    return values + [None] * (count - len(values))
+
+
+def _trimmed(fields: Sequence[Any]) -> list[Any]:
+    """The fields without the trailing ones that are not set."""
+    end = len(fields)
+    while end and fields[end - 1] is None:
+        end -= 1
+    return list(fields[:end])
+
+
+def _map(section: bytes) -> dict[Any, Any]:
+    if not section:
+        return {}
+    value, _ = decode(section, _value_at(section))
+    if value is None:
+        return {}
+    if type(value) is not dict:
+        raise AmqpDecodeError("annotations and application properties must be a map")
+    return value
+
+
+def _value_at(section: bytes) -> int:
+    """Where the value of a described section begins."""
+    return skip(section, 1)
+
+
+def _section(name: str, value: bytes) -> bytes:
+    return b"\x00\x53" + bytes((_CODES[name],)) + value
+
+
+def _edited(
+    name: str,
+    section: bytes,
+    *,
+    remove: Collection[str] = (),
+    add: Iterable[tuple[str, Any]] = (),
+) -> bytes:
+    """A map section with pairs removed and added; every other pair keeps its bytes."""
+    content, count = bytearray(), 0
+    if section:
+        for pair, key in _pairs(section):
+            if not isinstance(key, str) or key not in remove:
+                content += pair
+                count += 2
+    for key, value in add:
+        content += encode(key)
+        content += encode(value)
+        count += 2
+    if not count:
+        return b""
+    if len(content) < 255 and count < 256:
+        return _section(name, b"\xc1" + bytes((len(content) + 1, count)) + content)
+    return _section(name, b"\xd1" + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content)
+
+
+def _pairs(section: bytes) -> Iterable[tuple[bytes, Any]]:
+    pos = _value_at(section)
+    code = section[pos]
+    if code == 0x40:
+        return
+    if code == 0xC1:
+        count, pos = section[pos + 2], pos + 3
+    elif code == 0xD1:
+        count, pos = int.from_bytes(section[pos + 5 : pos + 9]), pos + 9
+    else:
+        raise AmqpDecodeError("annotations and application properties must be a map")
+    for _ in range(count // 2):
+        key, value_at = decode(section, pos)
+        after = skip(section, value_at)
+        yield section[pos:after], key
+        pos = after
