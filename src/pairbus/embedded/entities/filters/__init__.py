@@ -1,0 +1,68 @@
+"""Which messages a subscription's rule takes, and what its action makes of them.
+
+`compile_filter` and `compile_action` turn a rule's description into functions of a message (`MessageView`); a bad
+expression is refused here, with one sentence. What they return may raise `RuleEvaluationError` when it meets a message
+it makes no sense for (`price > 10` where the price is text); nothing else. Both are meant to be called once per rule
+and their results kept.
+"""
+
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+from pairbus.embedded.entities.filters.actions import compile_statement
+from pairbus.embedded.entities.filters.compiling import Compiler
+from pairbus.embedded.entities.filters.correlation import compile_correlation
+from pairbus.embedded.entities.filters.syntax import parse_action, parse_filter
+from pairbus.embedded.entities.filters.values import RuleEvaluationError
+from pairbus.embedded.entities.filters.views import MessageProperties, MessageView, MutableMessageView
+from pairbus.embedded.entities.rules import (
+    CorrelationFilter,
+    FalseFilter,
+    RuleFilter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from pairbus.embedded.errors import InvalidError
+
+__all__ = [
+    "MAX_STATEMENTS",
+    "MessageProperties",
+    "MessageView",
+    "MutableMessageView",
+    "RuleEvaluationError",
+    "compile_action",
+    "compile_filter",
+]
+
+MAX_STATEMENTS = 32
+
+
+def compile_filter(rule_filter: RuleFilter, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MessageView], bool]:
+    """The test a rule makes. `new_id` is where `newid()` gets its values from."""
+    match rule_filter:
+        case TrueFilter():
+            return lambda view: True
+        case FalseFilter():
+            return lambda view: False
+        case CorrelationFilter():
+            return compile_correlation(rule_filter)
+        case SqlFilter(expression, parameters):
+            tree = parse_filter(expression)
+            test = Compiler("filter", parameters, new_id).predicate(tree)
+            return lambda view: test(view) is True
+
+
+def compile_action(action: SqlAction, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MutableMessageView], None]:
+    """What a rule does to its copy of a message it took."""
+    statements = parse_action(action.expression)
+    if len(statements) > MAX_STATEMENTS:
+        raise InvalidError(f"The SQL action has {len(statements)} statements: at most {MAX_STATEMENTS} are allowed.")
+    compiler = Compiler("action", action.parameters, new_id)
+    acts = tuple(compile_statement(statement, compiler) for statement in statements)
+
+    def act(view: MutableMessageView) -> None:
+        for step in acts:
+            step(view)
+
+    return act

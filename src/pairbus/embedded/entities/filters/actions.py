@@ -1,0 +1,134 @@
+"""Actions: `SET` and `REMOVE` statements, carried out one after the other on one copy of a message.
+
+- A statement sees what the statements before it did. When one fails, what came before it stays done: the copy is then
+  of no use to anyone.
+- `SET` keeps the type a property has when the new value fits it (an int stays an int), else the value brings its own.
+- Unknown sets null. A system property takes only its own kind, text of at most the service's length.
+"""
+
+import struct
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from pairbus.amqp.types import (
+    Byte,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from pairbus.embedded.entities.filters.compiling import Compiler, Evaluate
+from pairbus.embedded.entities.filters.decimals import encode_decimal
+from pairbus.embedded.entities.filters.syntax import Property, RemoveProperty, Statement
+from pairbus.embedded.entities.filters.system_properties import Kind, SystemProperty
+from pairbus.embedded.entities.filters.values import LONGEST_TEXT, RuleEvaluationError, plain
+from pairbus.embedded.entities.filters.views import MutableMessageView
+
+Act = Callable[[MutableMessageView], None]
+
+_INTEGER_RANGES: dict[type, tuple[int, int]] = {
+    UByte: (0, 2**8 - 1),
+    UShort: (0, 2**16 - 1),
+    UInt: (0, 2**32 - 1),
+    ULong: (0, 2**64 - 1),
+    Byte: (-(2**7), 2**7 - 1),
+    Short: (-(2**15), 2**15 - 1),
+    Int: (-(2**31), 2**31 - 1),
+}
+
+
+def compile_statement(statement: Statement, compiler: Compiler) -> Act:
+    target = statement.property
+    if isinstance(statement, RemoveProperty):
+        return _remove(target)
+    evaluate = compiler.expression(statement.expression)
+    return _set_application(target.name, evaluate) if target.system is None else _set_system(target.system, evaluate)
+
+
+def _remove(target: Property) -> Act:
+    name = target.name
+    if target.system is None:
+        return lambda view: view.remove_application_property(name)
+    return lambda view: view.set_system_property(name, None)
+
+
+def _set_application(name: str, evaluate: Evaluate) -> Act:
+    folded = name.lower()
+
+    def act(view: MutableMessageView) -> None:
+        view.set_application_property(name, stored(evaluate(view), view.application_property(folded)))
+
+    return act
+
+
+def _set_system(system: SystemProperty, evaluate: Evaluate) -> Act:
+    def act(view: MutableMessageView) -> None:
+        value = plain(evaluate(view))
+        view.set_system_property(system.name, None if value is None else _checked(system, value))
+
+    return act
+
+
+def _checked(system: SystemProperty, value: object) -> object:
+    match system.kind, value:
+        case Kind.TEXT, str(text):
+            return _checked_text(system, text)
+        case Kind.TEXT, UUID():
+            return str(value)
+        case Kind.BOOLEAN, bool():
+            return value
+        case Kind.TIME, Timestamp():
+            return value
+        case Kind.DURATION, timedelta() as duration if duration >= timedelta():
+            return duration
+    raise RuleEvaluationError(f"sys.{system.name} can only be set to {system.kind.value}.")
+
+
+def _checked_text(system: SystemProperty, text: str) -> str:
+    longest = system.longest or LONGEST_TEXT
+    if len(text) > longest:
+        raise RuleEvaluationError(
+            f"sys.{system.name} would have {len(text)} characters: at most {longest} are allowed."
+        )
+    return text
+
+
+def stored(value: Any, existing: object) -> object:
+    """The value as the message keeps it: in the existing property's number type if it fits, else in its own."""
+    match value:
+        case timedelta():
+            return Described(Symbol("com.microsoft:timespan"), value // timedelta(microseconds=1) * 10)
+        case Decimal():
+            return encode_decimal(value)
+    if type(value) is int:
+        return _stored_integer(value, type(existing))
+    if type(value) is float and type(existing) is Float and _fits_single(value):
+        return Float(value)
+    return value
+
+
+def _stored_integer(value: int, kind: type) -> object:
+    lowest, highest = _INTEGER_RANGES.get(kind, (1, 0))
+    if lowest <= value <= highest:
+        return kind(value)
+    if kind is float and int(float(value)) == value:
+        return float(value)
+    if kind is Float and _fits_single(float(value)) and int(float(value)) == value:
+        return Float(value)
+    return value if value < 2**63 else ULong(value)
+
+
+def _fits_single(value: float) -> bool:
+    try:
+        return bool(struct.unpack(">f", struct.pack(">f", value))[0] == value)
+    except OverflowError:
+        return False

@@ -1,0 +1,333 @@
+"""From a tree to functions of a message.
+
+A predicate is true, false or unknown (None). Unknown comes from a property that is not there or holds null: every
+operator with an unknown operand is unknown, except that AND is false as soon as one part is false, OR is true as soon
+as one part is true, and IN only asks whether its left side is unknown. A filter takes a message when it is true.
+
+Each node becomes one closure. The shapes most filters have (a property compared with a constant) get closures that
+look at the value's type once and are done; all others go through `values`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from pairbus.embedded.entities.filters.patterns import PatternError, compile_pattern
+from pairbus.embedded.entities.filters.syntax import (
+    LARGEST_INTEGER,
+    Chain,
+    Comparison,
+    Constant,
+    Existence,
+    Expression,
+    Junction,
+    Likeness,
+    Membership,
+    NamedProperty,
+    Negation,
+    NewId,
+    Nullness,
+    Parameter,
+    Predicate,
+    Property,
+    Signed,
+    refusal,
+)
+from pairbus.embedded.entities.filters.values import (
+    ARITHMETIC,
+    RuleEvaluationError,
+    affirm,
+    equal,
+    negate,
+    ordering,
+    plain,
+    undefined,
+)
+from pairbus.embedded.entities.filters.views import MessageView
+
+MAX_NESTING = 32
+MAX_TERMS = 256
+
+Evaluate = Callable[[MessageView], Any]
+Test = Callable[[MessageView], bool | None]
+
+
+class Compiler:
+    """Compiles the parts of one expression. `what` is "filter" or "action" and only names it in refusals."""
+
+    def __init__(self, what: str, parameters: Mapping[str, object], new_id: Callable[[], UUID]) -> None:
+        self._what = what
+        self._parameters = {name.lower(): plain(value) for name, value in parameters.items()}
+        self._new_id = new_id
+        self._terms = 0
+
+    def predicate(self, node: Predicate, depth: int = 1) -> Test:
+        self._check_nesting(node.position, depth)
+        match node:
+            case Comparison():
+                return self._comparison(node, depth)
+            case Junction(operator=operator):
+                parts = tuple(self.predicate(part, depth + 1) for part in node.parts)
+                return _all_of(parts) if operator == "AND" else _any_of(parts)
+            case Negation(operand=operand):
+                return _not(self.predicate(operand, depth + 1))
+            case Nullness(property=tested, negated=negated):
+                read = self.expression(tested, depth)
+                return (lambda view: read(view) is not None) if negated else (lambda view: read(view) is None)
+            case Existence(property=tested):
+                return self._existence(tested, depth)
+            case Membership():
+                return self._membership(node, depth)
+            case Likeness():
+                return self._likeness(node, depth)
+
+    def expression(self, node: Expression, depth: int = 1) -> Evaluate:
+        """A function of the message that gives the value as the message holds it; operators make it plain."""
+        self._check_nesting(node.position, depth)
+        if isinstance(node, Constant | Parameter):
+            value = self._constant(node)
+            return lambda view: value
+        match node:
+            case Property(system=None):
+                self._count_term(node.position)
+                folded = node.name.lower()
+                return lambda view: view.application_property(folded)
+            case Property(name=name):
+                self._count_term(node.position)
+                return lambda view: view.system_property(name)
+            case Signed(sign=sign, operand=operand):
+                return _signed(negate if sign == "-" else affirm, self.expression(operand, depth + 1))
+            case Chain(first=first, rest=rest):
+                steps = tuple((ARITHMETIC[symbol], self.expression(part, depth + 1)) for symbol, part in rest)
+                return _chain(self.expression(first, depth + 1), steps)
+            case NewId():
+                self._count_term(node.position)
+                new_id = self._new_id
+                return lambda view: new_id()
+            case NamedProperty(name=argument):
+                return _named(self.expression(argument, depth + 1))
+
+    def _constant(self, node: Constant | Parameter) -> Any:
+        self._count_term(node.position)
+        if isinstance(node, Parameter):
+            try:
+                return self._parameters[node.name.lower()]
+            except KeyError:
+                raise refusal(self._what, node.position, f"the parameter {node.name} has no value") from None
+        if type(node.value) is int and node.value > LARGEST_INTEGER:
+            raise refusal(self._what, node.position, f"{node.value} is larger than a 64 bit integer, {LARGEST_INTEGER}")
+        return node.value
+
+    def _comparison(self, node: Comparison, depth: int) -> Test:
+        read = self.expression(node.left, depth + 1)
+        wanted = node.operator != "<>"
+        if isinstance(node.right, Constant | Parameter):
+            constant = self._constant(node.right)
+            if constant is None:
+                return lambda view: None
+            if node.operator in ("=", "<>"):
+                return _equals_constant(read, constant, wanted)
+            return _ordered_with_constant(read, constant, ordering(node.operator))
+        other = self.expression(node.right, depth + 1)
+        if node.operator in ("=", "<>"):
+            return _compared(read, other, equal if wanted else lambda left, right: not equal(left, right))
+        return _compared(read, other, ordering(node.operator))
+
+    def _existence(self, tested: Property, depth: int) -> Test:
+        if tested.system is not None:
+            read = self.expression(tested, depth)
+            return lambda view: read(view) is not None
+        self._count_term(tested.position)
+        folded = tested.name.lower()
+        return lambda view: view.has_application_property(folded)
+
+    def _membership(self, node: Membership, depth: int) -> Test:
+        read = self.expression(node.left, depth + 1)
+        found, missed = not node.negated, node.negated
+        if all(isinstance(choice, Constant) and type(choice.value) is str for choice in node.choices):
+            texts = frozenset(self._constant(choice) for choice in node.choices if isinstance(choice, Constant))
+            return _in_texts(read, texts, found)
+        choices = tuple(self.expression(choice, depth + 1) for choice in node.choices)
+
+        def test(view: MessageView) -> bool | None:
+            value = plain(read(view))
+            if value is None:
+                return None
+            for choose in choices:
+                choice = plain(choose(view))
+                if choice is not None and equal(value, choice):
+                    return found
+            return missed
+
+        return test
+
+    def _likeness(self, node: Likeness, depth: int) -> Test:
+        read = self.expression(node.left, depth + 1)
+        wanted = not node.negated
+        pattern = self.expression(node.pattern, depth + 1)
+        escape = None if node.escape is None else self.expression(node.escape, depth + 1)
+        fixed = (Constant, Parameter, type(None))
+        if not isinstance(node.pattern, fixed) or not isinstance(node.escape, fixed):
+            return _like_computed(read, pattern, escape, wanted)
+        nothing: Any = None
+        texts = [pattern(nothing)] if escape is None else [pattern(nothing), escape(nothing)]
+        if any(text is None for text in texts):
+            return lambda view: None
+        if any(type(text) is not str for text in texts):
+            raise refusal(self._what, node.pattern.position, "the pattern and the escape of LIKE must be text")
+        try:
+            matches = compile_pattern(*texts)
+        except PatternError as error:
+            raise refusal(self._what, node.pattern.position, str(error)) from None
+        return _like(read, matches, wanted)
+
+    def _check_nesting(self, position: int, depth: int) -> None:
+        if depth > MAX_NESTING:
+            raise refusal(self._what, position, f"expressions may be nested {MAX_NESTING} deep, this one is deeper")
+
+    def _count_term(self, position: int) -> None:
+        self._terms += 1
+        if self._terms > MAX_TERMS:
+            raise refusal(self._what, position, f"at most {MAX_TERMS} values and properties are allowed")
+
+
+def _all_of(parts: tuple[Test, ...]) -> Test:
+    def test(view: MessageView) -> bool | None:
+        verdict: bool | None = True
+        for part in parts:
+            held = part(view)
+            if held is False:
+                return False
+            if held is None:
+                verdict = None
+        return verdict
+
+    return test
+
+
+def _any_of(parts: tuple[Test, ...]) -> Test:
+    def test(view: MessageView) -> bool | None:
+        verdict: bool | None = False
+        for part in parts:
+            held = part(view)
+            if held is True:
+                return True
+            if held is None:
+                verdict = None
+        return verdict
+
+    return test
+
+
+def _not(part: Test) -> Test:
+    def test(view: MessageView) -> bool | None:
+        held = part(view)
+        return None if held is None else not held
+
+    return test
+
+
+def _equals_constant(read: Evaluate, constant: Any, wanted: bool) -> Test:
+    kind = type(constant)
+
+    def test(view: MessageView) -> bool | None:
+        value = read(view)
+        if value.__class__ is kind:
+            return (value == constant) is wanted
+        if value is None:
+            return None
+        return equal(plain(value), constant) is wanted
+
+    return test
+
+
+def _ordered_with_constant(read: Evaluate, constant: Any, compare: Callable[[Any, Any], bool]) -> Test:
+    def test(view: MessageView) -> bool | None:
+        value = read(view)
+        return None if value is None else compare(plain(value), constant)
+
+    return test
+
+
+def _compared(left: Evaluate, right: Evaluate, compare: Callable[[Any, Any], bool]) -> Test:
+    def test(view: MessageView) -> bool | None:
+        first, second = plain(left(view)), plain(right(view))
+        return None if first is None or second is None else compare(first, second)
+
+    return test
+
+
+def _in_texts(read: Evaluate, texts: frozenset[str], found: bool) -> Test:
+    sample = next(iter(texts))
+
+    def test(view: MessageView) -> bool | None:
+        value = plain(read(view))
+        if value.__class__ is str:
+            return (value in texts) is found
+        if value is None:
+            return None
+        raise undefined("IN", value, sample)
+
+    return test
+
+
+def _like(read: Evaluate, matches: Callable[[str], bool], wanted: bool) -> Test:
+    def test(view: MessageView) -> bool | None:
+        value = plain(read(view))
+        return None if value is None else matches(_text(value)) is wanted
+
+    return test
+
+
+def _like_computed(read: Evaluate, pattern: Evaluate, escape: Evaluate | None, wanted: bool) -> Test:
+    def test(view: MessageView) -> bool | None:
+        value, like = plain(read(view)), plain(pattern(view))
+        escaped = None if escape is None else plain(escape(view))
+        if value is None or like is None or (escape is not None and escaped is None):
+            return None
+        try:
+            matches = compile_pattern(_text(like), None if escaped is None else _text(escaped))
+        except PatternError as error:
+            raise RuleEvaluationError(f"LIKE cannot be evaluated: {error}.") from None
+        return matches(_text(value)) is wanted
+
+    return test
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise RuleEvaluationError("LIKE is defined for text only.")
+    return value
+
+
+def _signed(apply: Callable[[Any], Any], read: Evaluate) -> Evaluate:
+    def evaluate(view: MessageView) -> Any:
+        value = plain(read(view))
+        return None if value is None else apply(value)
+
+    return evaluate
+
+
+def _chain(first: Evaluate, steps: tuple[tuple[Callable[[Any, Any], Any], Evaluate], ...]) -> Evaluate:
+    def evaluate(view: MessageView) -> Any:
+        value = plain(first(view))
+        for apply, read in steps:
+            operand = plain(read(view))
+            value = None if value is None or operand is None else apply(value, operand)
+        return value
+
+    return evaluate
+
+
+def _named(argument: Evaluate) -> Evaluate:
+    """`property(name)`: the application property whose name the argument is."""
+
+    def evaluate(view: MessageView) -> Any:
+        name = plain(argument(view))
+        if name is None:
+            return None
+        if type(name) is not str:
+            raise RuleEvaluationError("property(name) needs text as the name.")
+        return view.application_property(name.lower())
+
+    return evaluate
