@@ -1,7 +1,7 @@
 """Which messages a subscription's rule takes, and what its action makes of them.
 
 `compile_filter` and `compile_action` turn a rule's description into functions of a message (`MessageView`); a bad
-expression is refused here, with one sentence. What they return may raise `RuleEvaluationError` when it meets a message
+expression is refused here, with one sentence. What they return may raise `EvaluationError` when it meets a message
 it makes no sense for (`price > 10` where the price is text); nothing else. Both are meant to be called once per rule
 and their results kept.
 """
@@ -13,7 +13,7 @@ from pairbus.embedded.entities.filters.actions import compile_statement
 from pairbus.embedded.entities.filters.compiling import Compiler
 from pairbus.embedded.entities.filters.correlation import compile_correlation
 from pairbus.embedded.entities.filters.syntax import parse_action, parse_filter
-from pairbus.embedded.entities.filters.values import RuleEvaluationError
+from pairbus.embedded.entities.filters.values import EvaluationError
 from pairbus.embedded.entities.filters.views import MessageProperties, MessageView, MutableMessageView
 from pairbus.embedded.entities.rules import (
     CorrelationFilter,
@@ -30,7 +30,7 @@ __all__ = [
     "MessageProperties",
     "MessageView",
     "MutableMessageView",
-    "RuleEvaluationError",
+    "EvaluationError",
     "compile_action",
     "compile_filter",
 ]

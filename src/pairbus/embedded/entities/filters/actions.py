@@ -30,7 +30,7 @@ from pairbus.embedded.entities.filters.compiling import Compiler, Evaluate
 from pairbus.embedded.entities.filters.decimals import encode_decimal
 from pairbus.embedded.entities.filters.syntax import Property, RemoveProperty, Statement
 from pairbus.embedded.entities.filters.system_properties import Kind, SystemProperty
-from pairbus.embedded.entities.filters.values import LONGEST_TEXT, RuleEvaluationError, plain
+from pairbus.embedded.entities.filters.values import LONGEST_TEXT, EvaluationError, plain
 from pairbus.embedded.entities.filters.views import MutableMessageView
 
 Act = Callable[[MutableMessageView], None]
@@ -90,15 +90,13 @@ def _checked(system: SystemProperty, value: object) -> object:
             return value
         case Kind.DURATION, timedelta() as duration if duration >= timedelta():
             return duration
-    raise RuleEvaluationError(f"sys.{system.name} can only be set to {system.kind.value}.")
+    raise EvaluationError(f"sys.{system.name} can only be set to {system.kind.value}.")
 
 
 def _checked_text(system: SystemProperty, text: str) -> str:
     longest = system.longest or LONGEST_TEXT
     if len(text) > longest:
-        raise RuleEvaluationError(
-            f"sys.{system.name} would have {len(text)} characters: at most {longest} are allowed."
-        )
+        raise EvaluationError(f"sys.{system.name} would have {len(text)} characters: at most {longest} are allowed.")
     return text
 
 

@@ -35,7 +35,7 @@ from pairbus.embedded.entities.filters.syntax import (
 )
 from pairbus.embedded.entities.filters.values import (
     ARITHMETIC,
-    RuleEvaluationError,
+    EvaluationError,
     affirm,
     equal,
     negate,
@@ -288,7 +288,7 @@ def _like_computed(read: Evaluate, pattern: Evaluate, escape: Evaluate | None, w
         try:
             matches = compile_pattern(_text(like), None if escaped is None else _text(escaped))
         except PatternError as error:
-            raise RuleEvaluationError(f"LIKE cannot be evaluated: {error}.") from None
+            raise EvaluationError(f"LIKE cannot be evaluated: {error}.") from None
         return matches(_text(value)) is wanted
 
     return test
@@ -296,7 +296,7 @@ def _like_computed(read: Evaluate, pattern: Evaluate, escape: Evaluate | None, w
 
 def _text(value: object) -> str:
     if type(value) is not str:
-        raise RuleEvaluationError("LIKE is defined for text only.")
+        raise EvaluationError("LIKE is defined for text only.")
     return value
 
 
@@ -327,7 +327,7 @@ def _named(argument: Evaluate) -> Evaluate:
         if name is None:
             return None
         if type(name) is not str:
-            raise RuleEvaluationError("property(name) needs text as the name.")
+            raise EvaluationError("property(name) needs text as the name.")
         return view.application_property(name.lower())
 
     return evaluate

@@ -2,7 +2,7 @@
 
 - A value is None (unknown), a boolean, a number (integer, double, decimal), text, bytes, a UUID, a point in time or a
   duration. `plain` brings every AMQP type to one of these; maps, lists and unknown described types are no values.
-- Kinds do not mix: text is never equal or unequal to a number, asking is a `RuleEvaluationError`. Within numbers the
+- Kinds do not mix: text is never equal or unequal to a number, asking is a `EvaluationError`. Within numbers the
   wider kind wins, as in C#: with a double on one side both are doubles.
 - Numbers, text, times and durations have an order; text is ordered by code points and case counts.
 - Integers have 64 bits, divide towards zero and never wrap: what does not fit is an error. Doubles follow IEEE 754.
@@ -50,7 +50,7 @@ _DECIMALS = Context(prec=34, Emin=-6143, Emax=6144, clamp=1, traps=[])
 """Exactly what a decimal128 can hold; what has no such result becomes an infinity or no number, never a trap."""
 
 
-class RuleEvaluationError(Exception):
+class EvaluationError(Exception):
     """A rule met a message it cannot be evaluated on. The subscription decides: dead-letter or leave out."""
 
 
@@ -68,7 +68,7 @@ def _described(value: Described) -> object:
             return Timestamp((ticks - _TICKS_AT_EPOCH) // 10_000)
         case Described("com.microsoft:uri", str(text)):
             return str(text)
-    raise RuleEvaluationError(f"A value described as {value.descriptor!r} has no place in an expression.")
+    raise EvaluationError(f"A value described as {value.descriptor!r} has no place in an expression.")
 
 
 def _itself(value: Any) -> object:
@@ -89,7 +89,7 @@ _PLAIN: dict[type, Callable[[Any], object]] = {
 def plain(value: object) -> Any:
     convert = _PLAIN.get(type(value))
     if convert is None:
-        raise RuleEvaluationError(f"A {type(value).__name__.lower()} has no place in an expression.")
+        raise EvaluationError(f"A {type(value).__name__.lower()} has no place in an expression.")
     return convert(value)
 
 
@@ -108,9 +108,9 @@ _NUMBERS = frozenset((int, float, Decimal))
 _ORDERED = frozenset((int, float, Decimal, str, Timestamp, timedelta))
 
 
-def undefined(symbol: str, left: object, right: object) -> RuleEvaluationError:
+def undefined(symbol: str, left: object, right: object) -> EvaluationError:
     """The error for an operator between two plain values whose kinds it does not join."""
-    return RuleEvaluationError(
+    return EvaluationError(
         f"The operator {symbol} is not defined for {_KIND_WORDS[type(left)]} and {_KIND_WORDS[type(right)]}."
     )
 
@@ -139,7 +139,7 @@ def same(left: object, right: object) -> bool:
     try:
         left, right = plain(left), plain(right)
         return left is not None and right is not None and equal(left, right)
-    except RuleEvaluationError:
+    except EvaluationError:
         return False
 
 
@@ -232,7 +232,7 @@ def affirm(value: Any) -> Any:
 
 def _check_signable(symbol: str, value: Any) -> None:
     if type(value) not in _NUMBERS:
-        raise RuleEvaluationError(f"The sign {symbol} is not defined for {_KIND_WORDS[type(value)]}.")
+        raise EvaluationError(f"The sign {symbol} is not defined for {_KIND_WORDS[type(value)]}.")
 
 
 def _compute(symbol: str, compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
@@ -249,7 +249,7 @@ def _compute(symbol: str, compute: Callable[[Any, Any], Any], left: Any, right: 
 def _within_64_bits(value: int) -> int:
     """Signed or unsigned: a property may be an unsigned long."""
     if not -(2**63) <= value < 2**64:
-        raise RuleEvaluationError(f"The result {value} does not fit into 64 bits.")
+        raise EvaluationError(f"The result {value} does not fit into 64 bits.")
     return value
 
 
@@ -273,7 +273,7 @@ def _remainder(left: Any, right: Any) -> Any:
 
 def _nonzero(divisor: int) -> int:
     if divisor == 0:
-        raise RuleEvaluationError("A number cannot be divided by the integer zero.")
+        raise EvaluationError("A number cannot be divided by the integer zero.")
     return divisor
 
 
@@ -287,14 +287,14 @@ def _decimal(symbol: str, left: Decimal, right: Decimal) -> Decimal:
     }[symbol]
     result = compute(left, right)
     if not result.is_finite():
-        raise RuleEvaluationError(f"The decimal {left} {symbol} {right} has no finite result.")
+        raise EvaluationError(f"The decimal {left} {symbol} {right} has no finite result.")
     return result
 
 
 def _moved(time: Timestamp, by: timedelta) -> Timestamp:
     moved = int(time) + by // _MILLISECOND
     if not _EARLIEST_MS <= moved <= _LATEST_MS:
-        raise RuleEvaluationError("The result is a time outside of the years 1 to 9999.")
+        raise EvaluationError("The result is a time outside of the years 1 to 9999.")
     return Timestamp(moved)
 
 
@@ -302,20 +302,20 @@ def _apart(left: Timestamp, right: Timestamp) -> timedelta:
     try:
         return (int(left) - int(right)) * _MILLISECOND
     except OverflowError:
-        raise RuleEvaluationError("The two times are too far apart for a duration.") from None
+        raise EvaluationError("The two times are too far apart for a duration.") from None
 
 
 def _span(left: timedelta, right: timedelta, direction: int) -> timedelta:
     try:
         return left + right * direction
     except OverflowError:
-        raise RuleEvaluationError("The result is too long for a duration.") from None
+        raise EvaluationError("The result is too long for a duration.") from None
 
 
 def _joined(left: Any, right: Any) -> str:
     text = _printed(left, right, left) + _printed(left, right, right)
     if len(text) > LONGEST_TEXT:
-        raise RuleEvaluationError(f"The joined text has {len(text)} characters: at most {LONGEST_TEXT} fit.")
+        raise EvaluationError(f"The joined text has {len(text)} characters: at most {LONGEST_TEXT} fit.")
     return text
 
 

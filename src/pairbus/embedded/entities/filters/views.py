@@ -9,7 +9,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from pairbus.amqp.sections import Facts
 from pairbus.amqp.types import Timestamp
@@ -44,7 +44,7 @@ class MessageProperties:
 
     __slots__ = ("_application", "_folded", "_system", "removed", "system_updates", "updates")
 
-    def __init__(self, system: Mapping[str, object], application: Callable[[], Mapping[str, object]] = dict) -> None:
+    def __init__(self, system: Mapping[str, object], application: Callable[[], Mapping[Any, object]] = dict) -> None:
         self._system = system
         self._application = application
         self._folded: dict[str, tuple[str, object]] | None = None
@@ -118,11 +118,14 @@ class MessageProperties:
         if held is not None:
             self.updates.pop(held[0], None)
             self.removed.add(held[0])
-            self.removed.update(twin for twin in self._application() if twin.lower() == folded)
+            self.removed.update(
+                twin for twin in self._application() if isinstance(twin, str) and twin.lower() == folded
+            )
 
     def _fold(self) -> dict[str, tuple[str, object]]:
         folded: dict[str, tuple[str, object]] = {}
         for name, value in self._application().items():
-            folded.setdefault(name.lower(), (name, value))
+            if isinstance(name, str):  # the wire can carry other keys, but nobody can ask for them
+                folded.setdefault(name.lower(), (name, value))
         self._folded = folded
         return folded
