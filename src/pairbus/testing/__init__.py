@@ -1,0 +1,36 @@
+"""What our tests are made of, for yours: embedded namespaces, a clock you own, waiting without sleeping.
+
+`EmbeddedNamespace` and `embedded_pair` run local namespaces, in this process or as child processes; the pytest fixtures
+`pairbus_pair` and `pairbus_process_pair` come with the package. `ManualClock` stands still until it is advanced.
+`wait_until` waits for a condition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pairbus.testing.clock import ManualClock as ManualClock
+    from pairbus.testing.namespace import EmbeddedNamespace as EmbeddedNamespace
+    from pairbus.testing.namespace import EmbeddedPair as EmbeddedPair
+    from pairbus.testing.namespace import embedded_pair as embedded_pair
+    from pairbus.testing.waiting import wait_until as wait_until
+
+__all__ = ["EmbeddedNamespace", "EmbeddedPair", "ManualClock", "embedded_pair", "wait_until"]
+
+_HOMES = {
+    "EmbeddedNamespace": "namespace",
+    "EmbeddedPair": "namespace",
+    "ManualClock": "clock",
+    "embedded_pair": "namespace",
+    "wait_until": "waiting",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Each name loads only what it needs: a test that wants a clock does not load a server.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
