@@ -1,0 +1,94 @@
+"""Namespaces as the suite sees them: each is a ``pairbus serve`` child process with its own key and data folder."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from livesuite import network
+
+START_TIMEOUT_S = 30
+MANAGEMENT_NAMESPACE = "management-tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A running embedded namespace and how to reach it through the names the suite uses."""
+
+    name: str
+    host: str
+    key_name: str
+    key: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    def connection_string(self, key_name: str, key: str, entity_path: str | None = None) -> str:
+        """As the resource manager hands it out: no emulator flag, the default ports."""
+        text = f"Endpoint=sb://{self.host}/;SharedAccessKeyName={key_name};SharedAccessKey={key}"
+        return f"{text};EntityPath={entity_path}" if entity_path else text
+
+
+_running: dict[str, Namespace] = {}
+
+
+def start(name: str) -> Namespace:
+    """The namespace called ``name``; started on the first call."""
+    if name not in _running:
+        _running[name] = _serve(name)
+    return _running[name]
+
+
+def by_host(host: str) -> Namespace | None:
+    """The running namespace whose host name stands in ``host``, which may carry a port."""
+    wanted = host.partition(":")[0].lower()
+    return next((namespace for namespace in _running.values() if namespace.host == wanted), None)
+
+
+def stop_all() -> None:
+    """End the children and remove their folders."""
+    for namespace in _running.values():
+        namespace.process.terminate()
+    for namespace in _running.values():
+        try:
+            namespace.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            namespace.process.kill()
+        network.withdraw(namespace.name)
+        shutil.rmtree(namespace.folder, ignore_errors=True)
+    _running.clear()
+
+
+def _serve(name: str) -> Namespace:
+    folder = Path(tempfile.mkdtemp(prefix=f"pairbus-conformance-{name}-"))
+    ready_file = folder / "ready.json"
+    command = [sys.executable, "-m", "pairbus", "serve", name, "--port", "0", "--data", str(folder / "data")]
+    log = (folder / "server.log").open("wb")
+    with log:
+        process = subprocess.Popen([*command, "--ready-file", str(ready_file)], stdout=log, stderr=subprocess.STDOUT)
+    ready = _wait_until_ready(process, ready_file, folder / "server.log")
+    key_name, key = _key_of(ready["connection_string"])
+    host = network.publish(name, int(ready["port"]), Path(ready["ca_file"]))
+    return Namespace(name, host, key_name, key, folder, process)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path, log: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if ready_file.is_file() and (text := ready_file.read_text()):
+            ready: dict[str, Any] = json.loads(text)
+            return ready
+        if process.poll() is not None:
+            raise RuntimeError(f"The embedded namespace ended with {process.returncode}: {log.read_text()}")
+        time.sleep(0.05)
+    process.kill()
+    raise RuntimeError(f"The embedded namespace was not ready after {START_TIMEOUT_S} s: {log.read_text()}")
+
+
+def _key_of(connection_string: str) -> tuple[str, str]:
+    parts = dict(part.split("=", 1) for part in connection_string.rstrip(";").split(";"))
+    return parts["SharedAccessKeyName"], parts["SharedAccessKey"]
