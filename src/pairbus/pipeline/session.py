@@ -1,0 +1,75 @@
+"""One Spark session, made for one machine and for being part of a command.
+
+Everything listens on loopback only, the web UI is off unless asked for, and only errors are logged. A session
+takes about ten seconds to start: make one per command and hand it on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pairbus.pipeline.java import find_java, home_for_spark
+
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+
+def local_session(
+    name: str = "pairbus",
+    *,
+    cores: int | None = None,
+    driver_memory: str = "1g",
+    ui: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start (or get) the session of this process; `cores` is all of the machine's unless given."""
+    cores = cores or len(os.sched_getaffinity(0))
+    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
+    for key, value in (_settings(cores, driver_memory, ui) | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    with _environment(
+        JAVA_HOME=str(home_for_spark(find_java())), SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable
+    ):
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Variables that only Spark's launch must see: the rest of the process keeps its own."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _settings(cores: int, driver_memory: str, ui: bool) -> dict[str, str]:
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        # Adaptive execution joins small partitions but never splits: start a little above the cores.
+        "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"pairbus-warehouse-{os.getuid()}"),
+    }
