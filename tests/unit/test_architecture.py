@@ -40,7 +40,7 @@ RESERVED = {
     ),
     "pyspark": ("pairbus.pipeline", "pairbus.testing.spark"),
     "proton": ("pairbus.amqp", "pairbus.embedded.amqp"),
-    "sqlite3": ("pairbus.embedded.store", "pairbus.spool"),
+    "sqlite3": ("pairbus.embedded", "pairbus.spool"),
     "typer": ("pairbus.cli",),
 }
 

@@ -48,7 +48,7 @@ def options(
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="pairbus", standalone_mode=False)
     except Refusal as refusal:
         return _refuse(str(refusal))
     except typer.TyperException as error:

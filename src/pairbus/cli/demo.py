@@ -10,9 +10,10 @@ def register(app: typer.Typer) -> None:
 
 
 def demo() -> int:
-    """Show an outage survived: two local namespaces, a kill, a backlog, the way home, and the count.
+    """Survive an outage on two local namespaces.
 
-    Exits with 1 if a message that was accepted was not delivered.
+    The primary is killed while messages are sent; they wait in the backlog, come home, and are counted. Exits with
+    1 if a message that was accepted was not delivered.
     """
     from pairbus.demo import story
 

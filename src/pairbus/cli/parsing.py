@@ -7,7 +7,7 @@ import re
 from pairbus.cli.refusal import Refusal
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 LONGEST_MS = 7 * 24 * 3_600_000
 
 

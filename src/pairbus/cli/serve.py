@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    name: Annotated[str, typer.Argument(help="The namespace's name, such as contoso.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The namespace's name, such as contoso.")],
     data: Annotated[Path, typer.Option(help="The folder that keeps its entities, messages and key.")],
     port: Annotated[int, typer.Option(help="0: any free port.")] = 5672,
     config: Annotated[Path | None, typer.Option(help="A JSON file with entities to create at the start.")] = None,

@@ -1,0 +1,166 @@
+"""What people type, how logs look, and how a server describes itself on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pairbus.cli.__main__ import run
+from pairbus.cli.logs import KeyValueFormatter
+from pairbus.cli.parsing import duration_ms
+from pairbus.cli.refusal import Refusal
+from pairbus.embedded.remote import ControlError, RemoteSwitchboard
+from pairbus.embedded.running import RunningServer, run_file, running_servers
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("200ms", 200), ("30s", 30_000), ("1.5m", 90_000), ("1H", 3_600_000), (" 2s ", 2000)],
+)
+def test_durations(text: str, milliseconds: int) -> None:
+    assert duration_ms("--for", text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "s", "-1s", "0s", "1d", "1s2s", "0.0001ms", "9999h", "١s"])
+def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
+    with pytest.raises(Refusal, match=r"--for '.*' is not a duration: give a number with a unit"):
+        duration_ms("--for", text)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("sevre", "No such command 'sevre'. Did you mean 'serve'? See 'pairbus --help'."),
+        ("serve", "Missing argument 'NAME'. See 'pairbus --help'."),
+        ("serve a", "Missing option '--data'. See 'pairbus --help'."),
+        ("serve a --data d --port 70000", "--port 70000 is not a port: give a number from 0"),
+        ("serve a --data d --port x", "Invalid value for '--port': Input should be a valid integer"),
+        ("serve a --data d --log-level loud", "--log-level 'loud' is unknown: use one of debug, info"),
+        ("serve a --data d --ready-file no/such/f", "--ready-file 'no/such/f' cannot be written: make the folder"),
+        ("fault a --mode drip", "Invalid value for '--mode': 'drip' is not one of 'refuse', 'drop'"),
+        ("fault a --mode slow", "--mode slow needs --delay"),
+        ("fault a --mode error", "--mode error needs --condition"),
+        ("fault a --mode hang --rate 3", "--rate belongs to --mode throttle"),
+        ("fault a --mode hang --for ever", "--for 'ever' is not a duration"),
+        ("fault a --for 3s", "--for belongs to a fault: name one with --mode."),
+        ("fault a --clear --mode hang", "--clear and --mode exclude each other"),
+        ("fault nobody", "No server called 'nobody' was found"),
+        ("fault SharedAccessKey=x", "The connection string lacks Endpoint and SharedAccessKeyName"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_exit_code_2(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words.split()) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"pairbus: {sentence}")
+    assert said.err.count("\n") == 1
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert "Usage: pairbus" in capsys.readouterr().out
+
+
+def test_the_reference_page_is_what_the_commands_say() -> None:
+    script = ROOT / "scripts" / "generate_cli_reference.py"
+    checked = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_help_loads_no_server_no_sdk_and_no_spark() -> None:
+    heavy = {"azure", "aiohttp", "proton", "pyspark", "cryptography", "asyncio"}
+    code = (
+        "import sys\nfrom pairbus.cli.__main__ import run\nrun(['--help'])\n"
+        f"print(*sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stderr.split() == []
+
+
+def test_a_log_line_is_keys_and_values() -> None:
+    record = logging.makeLogRecord(
+        {"name": "pairbus.x", "levelname": "WARNING", "created": 0.25, "msg": 'a "slow" store', "took_ms": 412}
+    )
+    assert KeyValueFormatter().format(record) == (
+        'time=1970-01-01T00:00:00.250Z level=warning logger=pairbus.x event="a \\"slow\\" store" took_ms=412'
+    )
+
+
+def test_a_log_line_stays_one_line() -> None:
+    record = logging.makeLogRecord({"msg": "two\nlines", "cause": "more\nlines"})
+    assert "\n" not in KeyValueFormatter().format(record)
+
+
+def server(pid: int, name: str = "contoso") -> RunningServer:
+    secret = "Endpoint=sb://127.0.0.1:5;SharedAccessKeyName=k;SharedAccessKey=secret"
+    return RunningServer(name, 5, secret, "ca.pem", pid)
+
+
+def test_a_description_is_private_and_complete(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    server(1).write(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert set(json.loads(path.read_text())) == {"name", "port", "connection_string", "ca_file", "pid"}
+    assert RunningServer.read(path) == server(1)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_description_replaces_one_that_others_could_read(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    path.write_text("old")
+    path.chmod(0o644)
+    server(1).write(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_description_does_not_show_its_key() -> None:
+    assert "secret" not in repr(server(1))
+    assert "secret" not in repr(RemoteSwitchboard(server(1).connection_string))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"name": 1}', "\x00"])
+def test_what_is_no_description_is_said(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "ready.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="does not describe a pairbus server"):
+        RunningServer.read(path)
+
+
+def test_the_list_of_servers_forgets_dead_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    alive, dead = server(os.getpid()), server(gone.pid)
+    for each in (alive, dead):
+        run_file(each).parent.mkdir(exist_ok=True)
+        each.write(run_file(each))
+    assert list(running_servers()) == [alive]
+    assert not run_file(dead).exists()
+
+
+def test_two_servers_of_one_name_must_be_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for pid in (os.getpid(), os.getppid()):
+        run_file(server(pid)).parent.mkdir(exist_ok=True)
+        server(pid).write(run_file(server(pid)))
+    assert run(["fault", "contoso"]) == 2
+    assert "Several servers are called 'contoso' (ports 5, 5)" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_answer_is_said_without_its_key() -> None:
+    with pytest.raises(ControlError, match=r"No pairbus server answers on 127\.0\.0\.1:5 .*pairbus serve") as said:
+        RemoteSwitchboard(server(1).connection_string).list()
+    assert "secret" not in str(said.value)
