@@ -1,0 +1,140 @@
+"""AMQP inside a web socket: what SDKs do where only HTTPS gets through.
+
+`GET /$servicebus/websocket` with the sub-protocol `AMQPWSB10` opens the socket; its binary frames carry the bytes
+of an AMQP connection, cut anywhere. The AMQP protocol object sees an ordinary transport and knows nothing of it.
+
+Bounds: one frame is at most `MAX_FRAME_BYTES`; beyond `HIGH_WATER_BYTES` of unsent bytes the protocol is told to
+pause, as a TCP transport would.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+PATH = "/$servicebus/websocket"
+SUB_PROTOCOL = "AMQPWSB10"
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+HIGH_WATER_BYTES = 256 * 1024
+LOW_WATER_BYTES = 64 * 1024
+
+
+async def carry_amqp(request: web.BaseRequest, amqp: Callable[[], asyncio.Protocol]) -> web.StreamResponse:
+    """Answer an upgrade request; returns when the socket is closed."""
+    socket = web.WebSocketResponse(protocols=(SUB_PROTOCOL,), max_msg_size=MAX_FRAME_BYTES, compress=False)
+    if not socket.can_prepare(request).ok:
+        return web.Response(status=400, text=f"{PATH} takes web socket upgrades of the protocol {SUB_PROTOCOL}.")
+    await socket.prepare(request)
+    protocol = amqp()
+    transport = WebSocketTransport(socket, protocol, request.transport)
+    sending = asyncio.create_task(transport.send_all())
+    protocol.connection_made(transport)
+    try:
+        await _receive_all(socket, transport)
+    finally:
+        transport.end()
+        with contextlib.suppress(ConnectionError):
+            await sending
+        transport.get_protocol().connection_lost(None)
+        await socket.close()
+    return socket
+
+
+async def _receive_all(socket: web.WebSocketResponse, transport: "WebSocketTransport") -> None:
+    while True:
+        await transport.may_read.wait()
+        frame = await socket.receive()
+        if frame.type is not WSMsgType.BINARY:
+            # A close, an error, or text, which AMQP has no use for.
+            return
+        protocol = transport.get_protocol()
+        assert isinstance(protocol, asyncio.Protocol)
+        protocol.data_received(frame.data)
+
+
+class WebSocketTransport(asyncio.Transport):
+    """The side of a web socket that an asyncio protocol writes to."""
+
+    def __init__(
+        self, socket: web.WebSocketResponse, protocol: asyncio.BaseProtocol, below: asyncio.Transport | None
+    ) -> None:
+        super().__init__()
+        self._socket = socket
+        self._protocol = protocol
+        self._below = below
+        self._unsent = bytearray()
+        self._something_to_do = asyncio.Event()
+        self._closing = False
+        self._paused = False
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+
+    async def send_all(self) -> None:
+        """Send what is written until the transport is closed and everything is out."""
+        while True:
+            await self._something_to_do.wait()
+            self._something_to_do.clear()
+            while self._unsent:
+                frame, self._unsent = bytes(self._unsent), bytearray()
+                await self._socket.send_bytes(frame)
+                self._resume_if_drained()
+            if self._closing:
+                # Unblocks the reader, whose end ends the connection.
+                await self._socket.close()
+                return
+
+    def end(self) -> None:
+        """The socket is gone, or must go: nothing more is read or written."""
+        self._closing = True
+        self._something_to_do.set()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closing:
+            return
+        self._unsent += data
+        self._something_to_do.set()
+        if len(self._unsent) > HIGH_WATER_BYTES and not self._paused:
+            self._paused = True
+            self._protocol.pause_writing()
+
+    def close(self) -> None:
+        self.end()
+        self.may_read.set()
+
+    def abort(self) -> None:
+        self._unsent.clear()
+        self.close()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def pause_reading(self) -> None:
+        self.may_read.clear()
+
+    def resume_reading(self) -> None:
+        self.may_read.set()
+
+    def is_reading(self) -> bool:
+        return self.may_read.is_set()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default if self._below is None else self._below.get_extra_info(name, default)
+
+    def _resume_if_drained(self) -> None:
+        if self._paused and len(self._unsent) <= LOW_WATER_BYTES:
+            self._paused = False
+            self._protocol.resume_writing()
