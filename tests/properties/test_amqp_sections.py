@@ -153,6 +153,14 @@ def test_removing_an_annotation() -> None:
     assert Sections.split(out).message_annotations == b"\x00\x53\x72" + encode({Symbol("x-opt-b"): 2})
 
 
+def test_the_lock_token_is_the_only_delivery_annotation() -> None:
+    message = Message(body="x", instructions={symbol("hop"): 1})
+    token = bytes(range(16))
+    back = Message()
+    back.decode(for_delivery(encoded(message), delivery_count=0, annotations={}, lock_token=token))
+    assert back.instructions == {"x-opt-lock-token": UUID(bytes_le=token)}
+
+
 def test_wide_and_named_descriptors_are_understood() -> None:
     header = b"\x00" + encode(Symbol("amqp:header:list")) + encode([True, None, UInt(5000)])
     body = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x02hi"

@@ -117,11 +117,7 @@ def test_proton_takes_every_compound_value(value: Any) -> None:
 
 @BOUNDED
 @given(
-    st.lists(
-        st.one_of(
-            st.text(max_size=300), st.binary(max_size=300), st.integers(-(2**63), 2**63 - 1), st.uuids()
-        )
-    )
+    st.lists(st.one_of(st.text(max_size=300), st.binary(max_size=300), st.integers(-(2**63), 2**63 - 1), st.uuids()))
 )
 def test_the_sdk_reads_our_lists(items: list[Any]) -> None:
     raw = b"\x00\x53\x77" + t.encode(items)

@@ -51,9 +51,7 @@ def decode(buf: bytes | bytearray | memoryview, offset: int = 0) -> tuple[Any, i
     except (struct.error, IndexError):
         raise AmqpDecodeError(f"the value at byte {offset} is cut short") from None
     except UnicodeDecodeError as error:
-        raise AmqpDecodeError(
-            f"the value at byte {offset} holds bytes that are not text: {error.reason}"
-        ) from None
+        raise AmqpDecodeError(f"the value at byte {offset} holds bytes that are not text: {error.reason}") from None
 
 
 def skip(buf: bytes, offset: int) -> int:

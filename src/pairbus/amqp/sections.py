@@ -46,6 +46,9 @@ _NAMES = {
 }
 
 
+_LOCK_ANNOTATION = b"\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
+"""Delivery annotations of one pair, up to the bytes of the token."""
+
 _ID_TYPES = frozenset((str, UUID, ULong, bytes, type(None)))
 
 
@@ -269,9 +272,7 @@ def _read_annotations(facts: Facts, section: bytes) -> None:
     facts.partition_key = _text(annotations.get("x-opt-partition-key"))
 
 
-def with_application_properties(
-    raw: bytes, updates: Mapping[str, Any], remove: Collection[str] = ()
-) -> bytes:
+def with_application_properties(raw: bytes, updates: Mapping[str, Any], remove: Collection[str] = ()) -> bytes:
     """The message with these application properties set and those removed; all else unchanged."""
     parts = Sections.split(raw)
     properties = _map_of(parts.application_properties)
@@ -292,9 +293,12 @@ def with_application_properties(
     )
 
 
-def for_delivery(raw: bytes, *, delivery_count: int, annotations: Mapping[str, Any]) -> bytes:
+def for_delivery(
+    raw: bytes, *, delivery_count: int, annotations: Mapping[str, Any], lock_token: bytes | None = None
+) -> bytes:
     """The message as a receiver gets it: its delivery count in the header, ``annotations`` merged into the
-    message annotations (None removes one), and no delivery annotations: those were for one hop only.
+    message annotations (None removes one), and of delivery annotations only the lock token: the sender's were
+    for one hop.
     """
     header = kept = b""
     pos, previous, end = 0, 0, len(raw)
@@ -309,7 +313,9 @@ def for_delivery(raw: bytes, *, delivery_count: int, annotations: Mapping[str, A
         elif code == MESSAGE_ANNOTATIONS:
             kept = raw[value_at:after]
         previous, pos = code, after
-    return b"".join((_header(header, delivery_count), _annotations(kept, annotations), raw[pos:]))
+    # A lock token is a UUID in the byte order of .NET; on the wire UUIDs are in network order.
+    lock = _LOCK_ANNOTATION + UUID(bytes_le=lock_token).bytes if lock_token else b""
+    return b"".join((_header(header, delivery_count), lock, _annotations(kept, annotations), raw[pos:]))
 
 
 @lru_cache(maxsize=1024)

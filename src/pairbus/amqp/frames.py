@@ -1,0 +1,230 @@
+"""Looking at AMQP frames on their way into and out of the engine.
+
+The engine neither shows nor sets a transfer's message format, which tells a batch from a single message. So incoming
+bytes are cut into frames here, and formats noted per link in the order of deliveries; outgoing transfers get theirs
+patched in. Nothing else is judged: whatever looks wrong is passed on, and the engine refuses it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+
+from pairbus.amqp.decoding import decode, skip
+from pairbus.amqp.encoding import encode
+from pairbus.amqp.values import AmqpDecodeError, Described, UInt
+
+_u32 = struct.Struct(">I").unpack_from
+_head = struct.Struct(">IBBH").unpack_from
+_PROTOCOL = 0x414D5150  # "AMQP": a protocol header in place of a frame's size
+
+_OPEN, _ATTACH, _TRANSFER, _DETACH, _END = 0x10, 0x12, 0x14, 0x16, 0x17
+_PATCH_ROOM = 16
+
+
+@dataclass(slots=True)
+class _Track:
+    """The formats of one link's deliveries, oldest first, and whether a delivery is under way."""
+
+    name: str
+    formats: deque[int] = field(default_factory=deque)
+    in_delivery: bool = False
+
+
+class FrameCutter:
+    """Cuts a stream into whole frames, holding back at most one unfinished frame."""
+
+    def __init__(self, max_frame: int) -> None:
+        self._max_frame = max_frame
+        self._rest = b""
+        self._broken = False
+
+    def cut(self, data: bytes) -> tuple[bytes, list[tuple[int, int, int, int]]]:
+        """Whole frames, and for each AMQP frame with a body: (channel, start, body, end)."""
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        frames: list[tuple[int, int, int, int]] = []
+        if self._broken:
+            return data, frames
+        pos, length = 0, len(data)
+        while length - pos >= 8:
+            size, offset, kind, channel = _head(data, pos)
+            if size == _PROTOCOL:
+                size = 8
+            elif size < 8 or size > self._max_frame or offset < 2:
+                self._broken = True
+                return data, frames
+            elif pos + size > length:
+                break
+            elif kind == 0 and size > offset * 4:
+                frames.append((channel, pos, pos + offset * 4, pos + size))
+            pos += size
+        if pos == length:
+            return data, frames
+        self._rest = data[pos:]
+        return data[:pos], frames
+
+
+def _code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
+    """The performative's code and where its list starts; (0, 0) if it is not in the usual form."""
+    if end - body > 3 and data[body] == 0:
+        if data[body + 1] == 0x53:
+            return data[body + 2], body + 3
+        if data[body + 1] == 0x80 and end - body > 10:
+            return int.from_bytes(data[body + 2 : body + 10], "big"), body + 10
+    return 0, 0
+
+
+def _number(data: bytes, pos: int) -> int:
+    """A uint in any of its encodings; -1 for null or something else."""
+    code = data[pos]
+    if code == 0x43:
+        return 0
+    if code == 0x52:
+        return data[pos + 1]
+    if code == 0x70:
+        return int(_u32(data, pos + 1)[0])
+    return -1
+
+
+def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool, int]:
+    """Of a transfer: its handle, where its message format is, whether more follows, and how many fields it has."""
+    code = data[pos]
+    if code == 0xC0:
+        count, pos = data[pos + 2], pos + 3
+    elif code == 0xD0:
+        count, pos = _u32(data, pos + 5)[0], pos + 9
+    else:
+        return -1, 0, False, 0
+    handle = _number(data, pos)
+    pos = skip(data, pos)
+    format_at, more = 0, False
+    if count > 3:
+        pos = skip(data, skip(data, pos))
+        format_at = pos
+        if count > 5:
+            pos = skip(data, skip(data, pos))
+            more = data[pos] == 0x41 or (data[pos] == 0x56 and data[pos + 1] == 1)
+    return handle, format_at, more, count
+
+
+class IncomingFormats:
+    """Reads the message format of each delivery a peer starts on each of its sending links."""
+
+    def __init__(self, max_frame: int, *, room_for_patches: bool = False) -> None:
+        self._cutter = FrameCutter(max_frame)
+        self._by_handle: dict[tuple[int, int], _Track] = {}
+        self._by_name: dict[str, _Track] = {}
+        self._room = room_for_patches
+
+    def feed(self, data: bytes) -> bytes:
+        """What to push into the engine: whole frames only."""
+        data, frames = self._cutter.cut(data)
+        for channel, start, body, end in frames:
+            code, fields_at = _code_at(data, body, end)
+            try:
+                if code == _TRANSFER:
+                    self._transfer(channel, data, fields_at)
+                elif code == _ATTACH:
+                    self._attach(channel, data, fields_at)
+                elif code == _DETACH:
+                    self._by_handle.pop((channel, int(decode(data, fields_at)[0][0])), None)
+                elif code == _END:
+                    for key in [key for key in self._by_handle if key[0] == channel]:
+                        del self._by_handle[key]
+                elif code == _OPEN and self._room:
+                    return data[:start] + _with_smaller_frames(data[start:end]) + data[end:]
+            except (AmqpDecodeError, IndexError, TypeError, ValueError, struct.error):
+                continue  # malformed: the engine says so
+        return data
+
+    def formats(self, link_name: str) -> deque[int]:
+        """The formats of the deliveries on the peer's sending link of this name; the caller takes one for each."""
+        track = self._by_name.get(link_name)
+        return track.formats if track is not None else deque()
+
+    def forget(self, link_name: str) -> None:
+        self._by_name.pop(link_name, None)
+
+    def _transfer(self, channel: int, data: bytes, pos: int) -> None:
+        handle, format_at, more, _ = _transfer_fields(data, pos)
+        track = self._by_handle.get((channel, handle))
+        if track is None:
+            return
+        if not track.in_delivery:
+            track.formats.append(max(_number(data, format_at), 0) if format_at else 0)
+        track.in_delivery = more
+
+    def _attach(self, channel: int, data: bytes, pos: int) -> None:
+        fields = decode(data, pos)[0]
+        name, handle, peer_receives = fields[0], int(fields[1]), fields[2]
+        if not peer_receives:
+            self._by_handle[channel, handle] = self._by_name[name] = _Track(name)
+
+
+class OutgoingFormats:
+    """Writes message formats into the transfers the engine produced, delivery by delivery."""
+
+    def __init__(self) -> None:
+        self._cutter = FrameCutter(2**31)
+        self._by_handle: dict[tuple[int, int], _Track] = {}
+        self._by_name: dict[str, _Track] = {}
+
+    def note(self, link_name: str, message_format: int) -> None:
+        """The next delivery on this link of ours has this format. To be called for every delivery."""
+        self._by_name.setdefault(link_name, _Track(link_name)).formats.append(message_format)
+
+    def patch(self, data: bytes) -> bytes:
+        data, frames = self._cutter.cut(data)
+        parts: list[bytes] = []
+        done = 0
+        for channel, start, body, end in frames:
+            code, pos = _code_at(data, body, end)
+            if code == _ATTACH:
+                fields = decode(data, pos)[0]
+                if not fields[2]:
+                    track = self._by_name.setdefault(fields[0], _Track(fields[0]))
+                    self._by_handle[channel, int(fields[1])] = track
+            elif code == _TRANSFER:
+                handle, format_at, more, _ = _transfer_fields(data, pos)
+                known = self._by_handle.get((channel, handle))
+                if known is None:
+                    continue
+                first, known.in_delivery = not known.in_delivery, more
+                if not first or not known.formats:
+                    continue
+                message_format = known.formats.popleft()
+                if message_format and format_at:
+                    parts.append(data[done:start])
+                    parts.append(_with_format(data, start, body, pos, format_at, end, message_format))
+                    done = end
+        if not parts:
+            return data
+        parts.append(data[done:])
+        return b"".join(parts)
+
+
+def _with_format(data: bytes, start: int, body: int, pos: int, format_at: int, end: int, message_format: int) -> bytes:
+    """One transfer frame with another message format: the frame and the list in it grow by the difference."""
+    after = skip(data, format_at)
+    value = b"\x70" + message_format.to_bytes(4, "big")
+    grown = len(value) - (after - format_at)
+    size = (end - start + grown).to_bytes(4, "big")
+    if data[pos] == 0xC0:
+        listed = b"\xc0" + bytes((data[pos + 1] + grown,)) + data[pos + 2 : format_at]
+    else:
+        listed = b"\xd0" + (_u32(data, pos + 1)[0] + grown).to_bytes(4, "big") + data[pos + 5 : format_at]
+    return b"".join((size, data[start + 4 : pos], listed, value, data[after:end]))
+
+
+def _with_smaller_frames(frame: bytes) -> bytes:
+    """The peer's open with a slightly smaller frame limit, so that a patched transfer still fits."""
+    body = frame[4] * 4
+    opened, _ = decode(frame, body)
+    fields = list(opened.value) + [None] * (3 - len(opened.value))
+    limit = fields[2] if fields[2] is not None else 0xFFFFFFFF
+    fields[2] = UInt(max(int(limit) - _PATCH_ROOM, 512 - _PATCH_ROOM))
+    content = frame[8:body] + encode(Described(opened.descriptor, fields))
+    return (len(content) + 8).to_bytes(4, "big") + frame[4:8] + content

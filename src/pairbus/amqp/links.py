@@ -1,0 +1,439 @@
+"""Links and deliveries of one connection, as thin handles on the engine's C objects.
+
+A handle outlives what it stands for: after its link or connection is gone its methods do nothing, so that an answer
+which comes late (the broker's, after the disk) needs no care. A delivery is answered at most once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cproton import ffi, lib
+
+from pairbus.amqp.decoding import decode
+from pairbus.amqp.encoding import encode
+from pairbus.amqp.outcomes import (
+    ACCEPTED,
+    DECLARED,
+    MODIFIED,
+    REJECTED,
+    RELEASED,
+    TRANSACTIONAL,
+    Accepted,
+    AmqpError,
+    Declared,
+    Modified,
+    Rejected,
+    Released,
+    State,
+    Transactional,
+    outcome_from_value,
+    outcome_value,
+)
+from pairbus.amqp.values import Symbol
+
+if TYPE_CHECKING:
+    from pairbus.amqp.engine import Engine
+
+_CHUNK = 65_536
+
+
+def write_data(data: Any, value: Any) -> None:
+    """Put one value into a data object of the engine."""
+    raw = encode(value)
+    lib.pn_data_clear(data)
+    lib.pn_data_decode(data, raw, len(raw))
+
+
+def read_data(data: Any) -> Any:
+    """The value in a data object of the engine, or None."""
+    size = lib.pn_data_encoded_size(data)
+    if size <= 0:
+        return None
+    buffer = ffi.new("char[]", size)
+    taken = lib.pn_data_encode(data, buffer, size)
+    return decode(bytes(ffi.buffer(buffer, taken)))[0] if taken > 0 else None
+
+
+def write_condition(condition: Any, error: AmqpError) -> None:
+    lib.pn_condition_clear(condition)
+    lib.pn_condition_set_name(condition, error.condition.encode("ascii", "replace"))
+    lib.pn_condition_set_description(condition, error.description.replace("\0", " ").encode())
+    write_data(lib.pn_condition_info(condition), error.wire_info())
+
+
+def read_condition(condition: Any) -> AmqpError | None:
+    if not lib.pn_condition_is_set(condition):
+        return None
+    name = ffi.string(lib.pn_condition_get_name(condition)).decode("ascii", "replace")
+    text = lib.pn_condition_get_description(condition)
+    info = read_data(lib.pn_condition_info(condition))
+    return AmqpError(
+        name,
+        "" if text == ffi.NULL else ffi.string(text).decode("utf-8", "replace"),
+        {str(key): value for key, value in info.items()} if isinstance(info, dict) else {},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Terminus:
+    """One end of a link as the peer wrote it."""
+
+    address: str | None
+    is_null: bool = False
+    is_coordinator: bool = False
+    filter: dict[Any, Any] = field(default_factory=dict)
+
+
+def _read_terminus(impl: Any) -> Terminus:
+    kind = lib.pn_terminus_get_type(impl)
+    address = lib.pn_terminus_get_address(impl)
+    found = read_data(lib.pn_terminus_filter(impl)) if kind == lib.PN_SOURCE else None
+    return Terminus(
+        None if address == ffi.NULL else ffi.string(address).decode("utf-8", "replace"),
+        is_null=kind == lib.PN_UNSPECIFIED,
+        is_coordinator=kind == lib.PN_COORDINATOR,
+        filter=found if isinstance(found, dict) else {},
+    )
+
+
+def _write_state(impl: Any, state: State) -> None:
+    local = lib.pn_delivery_local(impl)
+    if isinstance(state, Rejected):
+        if state.error is not None:
+            write_condition(lib.pn_disposition_condition(local), state.error)
+    elif isinstance(state, Modified):
+        lib.pn_disposition_set_failed(local, state.delivery_failed)
+        lib.pn_disposition_set_undeliverable(local, state.undeliverable_here)
+        if state.annotations:
+            write_data(
+                lib.pn_disposition_annotations(local), {Symbol(key): value for key, value in state.annotations.items()}
+            )
+    elif isinstance(state, Declared):
+        write_data(lib.pn_disposition_data(local), [state.txn])
+    elif isinstance(state, Transactional):
+        write_data(lib.pn_disposition_data(local), [state.txn, outcome_value(state.outcome)])
+    lib.pn_delivery_update(impl, state.code)
+
+
+_ACCEPTED = Accepted()
+_RELEASED = Released()
+
+
+def _read_state(impl: Any) -> State | None:
+    remote = lib.pn_delivery_remote(impl)
+    code = lib.pn_disposition_type(remote)
+    if code == ACCEPTED:
+        return _ACCEPTED
+    if code == RELEASED:
+        return _RELEASED
+    if code == REJECTED:
+        return Rejected(read_condition(lib.pn_disposition_condition(remote)))
+    if code == MODIFIED:
+        found = read_data(lib.pn_disposition_annotations(remote))
+        return Modified(
+            bool(lib.pn_disposition_is_failed(remote)),
+            bool(lib.pn_disposition_is_undeliverable(remote)),
+            {str(key): value for key, value in found.items()} if isinstance(found, dict) else {},
+        )
+    if code in (DECLARED, TRANSACTIONAL):
+        fields = read_data(lib.pn_disposition_data(remote))
+        if isinstance(fields, list) and fields and isinstance(fields[0], bytes):
+            if code == DECLARED:
+                return Declared(fields[0])
+            return Transactional(fields[0], outcome_from_value(fields[1]) if len(fields) > 1 else None)
+    return None
+
+
+class Incoming:
+    """A message the peer sent us, waiting for our answer."""
+
+    __slots__ = ("_impl", "link")
+
+    def __init__(self, link: Link, impl: Any) -> None:
+        self.link = link
+        self._impl = impl
+
+    @property
+    def settled(self) -> bool:
+        """The peer does not wait for an answer."""
+        return self._impl is not None and self.link.alive and bool(lib.pn_delivery_settled(self._impl))
+
+    @property
+    def state(self) -> State | None:
+        """The state that came with the transfer: a transaction it belongs to."""
+        return _read_state(self._impl) if self._impl is not None and self.link.alive else None
+
+    @property
+    def in_transaction(self) -> bool:
+        if self._impl is None or not self.link.alive:
+            return False
+        return int(lib.pn_delivery_remote_state(self._impl)) == TRANSACTIONAL
+
+    def settle(self, state: State = _ACCEPTED) -> None:
+        """Answer, once. Later calls, and calls after the link is gone, do nothing."""
+        impl, self._impl = self._impl, None
+        if impl is None or not self.link.alive:
+            return
+        if state is _ACCEPTED:
+            lib.pn_delivery_update(impl, ACCEPTED)
+        else:
+            _write_state(impl, state)
+        lib.pn_delivery_settle(impl)
+        self.link.engine.schedule_flush()
+
+
+class Outgoing:
+    """A message we sent and the peer has not settled, or not been told that it is settled."""
+
+    __slots__ = ("_impl", "context", "link", "tag")
+
+    def __init__(self, link: Link, impl: Any, tag: bytes, context: Any) -> None:
+        self.link = link
+        self._impl = impl
+        self.tag = tag
+        self.context = context
+
+    @property
+    def state(self) -> State | None:
+        """The outcome the peer wants or gave."""
+        return _read_state(self._impl) if self._impl is not None and self.link.alive else None
+
+    @property
+    def remotely_settled(self) -> bool:
+        return self._impl is not None and self.link.alive and bool(lib.pn_delivery_settled(self._impl))
+
+    def settle(self, state: State | None = None) -> None:
+        """Forget the delivery, telling the peer the outcome that was applied."""
+        impl, self._impl = self._impl, None
+        if impl is None or not self.link.alive:
+            return
+        self.link.outgoing.pop(impl, None)
+        if state is not None:
+            _write_state(impl, state)
+        lib.pn_delivery_settle(impl)
+        self.link.engine.schedule_flush()
+
+
+class Link:
+    """One link. ``context`` is the owner's. ``announced``: the owner was told that the peer opened it."""
+
+    __slots__ = (
+        "_partial",
+        "announced",
+        "context",
+        "engine",
+        "formats",
+        "impl",
+        "is_sender",
+        "name",
+        "outgoing",
+        "partial_size",
+    )
+
+    def __init__(self, engine: Engine, impl: Any, name: str, *, is_sender: bool, formats: deque[int]) -> None:
+        self.engine = engine
+        self.impl = impl
+        self.name = name
+        self.is_sender = is_sender
+        self.formats = formats
+        self.announced = False
+        self.context: Any = None
+        self.outgoing: dict[Any, Outgoing] = {}
+        self.partial_size = 0
+        self._partial: list[bytes] | None = []
+
+    def __repr__(self) -> str:
+        return f"<Link {self.name} {'sender' if self.is_sender else 'receiver'} {'open' if self.alive else 'gone'}>"
+
+    @property
+    def alive(self) -> bool:
+        return self.impl is not None
+
+    def forget(self) -> None:
+        """The C object goes away: from here on this handle does nothing."""
+        self.impl = None
+        self.announced = False
+        self.outgoing.clear()
+        self.drop_partial()
+
+    # --- what the peer asked for --------------------------------------------------------------------------
+
+    @property
+    def remote_source(self) -> Terminus:
+        return _read_terminus(lib.pn_link_remote_source(self.impl))
+
+    @property
+    def remote_target(self) -> Terminus:
+        return _read_terminus(lib.pn_link_remote_target(self.impl))
+
+    @property
+    def remote_properties(self) -> dict[str, Any]:
+        data = lib.pn_link_remote_properties(self.impl)
+        found = read_data(data) if data != ffi.NULL else None
+        return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+
+    @property
+    def remote_sends_settled(self) -> bool:
+        return int(lib.pn_link_remote_snd_settle_mode(self.impl)) == int(lib.PN_SND_SETTLED)
+
+    @property
+    def remote_max_message_size(self) -> int:
+        return int(lib.pn_link_remote_max_message_size(self.impl))
+
+    # --- opening and closing ------------------------------------------------------------------------------
+
+    def accept(
+        self,
+        *,
+        properties: dict[Any, Any] | None = None,
+        max_message_size: int = 0,
+        source_filter: dict[Any, Any] | None = None,
+    ) -> None:
+        """Answer the peer's attach: its own source, target and settle modes, plus what is given here."""
+        impl = self.impl
+        if impl is None:
+            return
+        lib.pn_terminus_copy(lib.pn_link_source(impl), lib.pn_link_remote_source(impl))
+        lib.pn_terminus_copy(lib.pn_link_target(impl), lib.pn_link_remote_target(impl))
+        lib.pn_link_set_snd_settle_mode(impl, lib.pn_link_remote_snd_settle_mode(impl))
+        lib.pn_link_set_rcv_settle_mode(impl, lib.pn_link_remote_rcv_settle_mode(impl))
+        if source_filter is not None:
+            write_data(lib.pn_terminus_filter(lib.pn_link_source(impl)), source_filter)
+        if properties:
+            write_data(lib.pn_link_properties(impl), properties)
+        if max_message_size:
+            lib.pn_link_set_max_message_size(impl, max_message_size)
+        lib.pn_link_open(impl)
+        self.engine.schedule_flush()
+
+    def refuse(self, error: AmqpError) -> None:
+        """Answer the peer's attach with no source or target at all, and detach with the reason."""
+        if self.impl is None:
+            return
+        ours = lib.pn_link_source(self.impl) if self.is_sender else lib.pn_link_target(self.impl)
+        theirs = lib.pn_link_target(self.impl) if self.is_sender else lib.pn_link_source(self.impl)
+        copied = lib.pn_link_remote_target(self.impl) if self.is_sender else lib.pn_link_remote_source(self.impl)
+        lib.pn_terminus_copy(theirs, copied)
+        lib.pn_terminus_set_type(ours, lib.PN_UNSPECIFIED)
+        lib.pn_link_open(self.impl)
+        self.close(error)
+
+    def open(
+        self,
+        *,
+        source: str | None,
+        target: str | None,
+        source_filter: dict[Any, Any] | None = None,
+        properties: dict[Any, Any] | None = None,
+        settled: bool = False,
+        second: bool = False,
+    ) -> None:
+        """Attach a link of ours. ``settled``: the sender settles before sending; ``second``: outcomes are echoed."""
+        impl = self.impl
+        for terminus, kind, address in (
+            (lib.pn_link_source(impl), lib.PN_SOURCE, source),
+            (lib.pn_link_target(impl), lib.PN_TARGET, target),
+        ):
+            lib.pn_terminus_set_type(terminus, kind)
+            lib.pn_terminus_set_address(terminus, ffi.NULL if address is None else address.encode())
+        if source_filter is not None:
+            write_data(lib.pn_terminus_filter(lib.pn_link_source(impl)), source_filter)
+        if properties:
+            write_data(lib.pn_link_properties(impl), properties)
+        lib.pn_link_set_snd_settle_mode(impl, lib.PN_SND_SETTLED if settled else lib.PN_SND_UNSETTLED)
+        lib.pn_link_set_rcv_settle_mode(impl, lib.PN_RCV_SECOND if second else lib.PN_RCV_FIRST)
+        lib.pn_link_open(impl)
+        self.engine.schedule_flush()
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Detach. The peer's own detach ends the link."""
+        if self.impl is None:
+            return
+        if error is not None:
+            write_condition(lib.pn_link_condition(self.impl), error)
+        lib.pn_link_close(self.impl)
+        self.engine.schedule_flush()
+
+    # --- receiving ----------------------------------------------------------------------------------------
+
+    def grant(self, credit: int) -> None:
+        """Let the peer send so many more messages."""
+        if self.impl is not None:
+            lib.pn_link_flow(self.impl, credit)
+            self.engine.schedule_flush()
+
+    @property
+    def credit(self) -> int:
+        """On our sending link: how many messages the peer still wants. On a receiving one: what it may still send."""
+        return int(lib.pn_link_credit(self.impl)) if self.impl is not None else 0
+
+    def read(self, pending: int) -> bytes:
+        buffer = ffi.new("char[]", pending) if pending > _CHUNK else _BUFFER
+        taken = lib.pn_link_recv(self.impl, buffer, pending)
+        return bytes(ffi.buffer(buffer, taken)) if taken > 0 else b""
+
+    def keep_partial(self, raw: bytes, limit: int) -> None:
+        """Part of a message. Beyond the limit only its size is counted."""
+        self.partial_size += len(raw)
+        if self.partial_size > limit:
+            self._partial = None
+        elif self._partial is not None and raw:
+            self._partial.append(raw)
+
+    def take_partial(self, last: bytes) -> bytes | None:
+        parts = self._partial
+        self.drop_partial()
+        return b"".join((*parts, last)) if parts is not None else None
+
+    def drop_partial(self) -> None:
+        self._partial = []
+        self.partial_size = 0
+
+    # --- sending ------------------------------------------------------------------------------------------
+
+    def send(
+        self, tag: bytes, raw: bytes, *, settled: bool = False, message_format: int = 0, context: Any = None
+    ) -> Outgoing | None:
+        """Send one message; the delivery to be settled later, or None if it is settled already."""
+        impl = self.impl
+        if impl is None:
+            return None
+        delivery = lib.pn_delivery(impl, (len(tag), ffi.from_buffer(tag)))
+        self.engine.note_format(self, message_format)
+        lib.pn_link_send(impl, raw, len(raw))
+        sent = None
+        if not settled:
+            sent = Outgoing(self, delivery, tag, context)
+            self.outgoing[delivery] = sent
+        else:
+            lib.pn_delivery_settle(delivery)
+        lib.pn_link_advance(impl)
+        self.engine.schedule_flush()
+        return sent
+
+    @property
+    def draining(self) -> bool:
+        return self.impl is not None and bool(lib.pn_link_get_drain(self.impl))
+
+    def drained(self) -> None:
+        """Give back the credit that is left: there is nothing more to send."""
+        if self.impl is not None:
+            lib.pn_link_drained(self.impl)
+            self.engine.schedule_flush()
+
+    def drain(self, credit: int) -> None:
+        """On a receiving link: ask the peer to send what it has, up to ``credit`` more, and give the rest back."""
+        if self.impl is not None:
+            lib.pn_link_drain(self.impl, credit)
+            self.engine.schedule_flush()
+
+    @property
+    def queued_bytes(self) -> int:
+        """What this link's session holds that was not yet taken by the connection."""
+        return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self.impl))) if self.impl is not None else 0
+
+
+_BUFFER = ffi.new("char[]", _CHUNK)

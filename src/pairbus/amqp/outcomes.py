@@ -1,0 +1,125 @@
+"""Errors and delivery states as AMQP 1.0 names them: what one side answers to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pairbus.amqp.values import Described, Symbol, ULong
+
+ACCEPTED = 0x24
+REJECTED = 0x25
+RELEASED = 0x26
+MODIFIED = 0x27
+DECLARED = 0x33
+TRANSACTIONAL = 0x34
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpError:
+    """An error as it travels. ``info`` is never sent empty: clients read three fields and fail on two."""
+
+    condition: str
+    description: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.condition}: {self.description}" if self.description else self.condition
+
+    def wire_info(self) -> dict[Symbol, Any]:
+        pairs = {Symbol(key): value for key, value in self.info.items()}
+        return pairs or {Symbol("condition"): self.condition}
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    code = ACCEPTED
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    code = RELEASED
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    code = REJECTED
+    error: AmqpError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Modified:
+    code = MODIFIED
+    delivery_failed: bool = False
+    undeliverable_here: bool = False
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A coordinator's answer to ``declare``."""
+
+    code = DECLARED
+    txn: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Transactional:
+    """An outcome that counts only when its transaction is discharged."""
+
+    code = TRANSACTIONAL
+    txn: bytes
+    outcome: Outcome | None = None
+
+
+Outcome = Accepted | Released | Rejected | Modified
+State = Outcome | Declared | Transactional
+
+
+def outcome_value(outcome: Outcome | None) -> Described | None:
+    """The encoded form of an outcome inside a transactional state."""
+    if outcome is None:
+        return None
+    fields: list[Any] = []
+    if isinstance(outcome, Rejected) and outcome.error is not None:
+        error = outcome.error
+        fields = [Described(ULong(0x1D), [Symbol(error.condition), error.description, error.wire_info()])]
+    elif isinstance(outcome, Modified):
+        annotations = {Symbol(key): value for key, value in outcome.annotations.items()}
+        fields = [outcome.delivery_failed, outcome.undeliverable_here, annotations]
+    return Described(ULong(outcome.code), fields)
+
+
+def outcome_from_value(value: Any) -> Outcome | None:
+    """The outcome inside a transactional state; None for none or one that is not known."""
+    if not isinstance(value, Described):
+        return None
+    fields = list(value.value) if isinstance(value.value, list) else []
+    match _OUTCOME_CODES.get(value.descriptor, value.descriptor):
+        case 0x24:
+            return Accepted()
+        case 0x25:
+            return Rejected(error_from_value(fields[0]) if fields else None)
+        case 0x26:
+            return Released()
+        case 0x27:
+            fields += [None] * (3 - len(fields))
+            return Modified(bool(fields[0]), bool(fields[1]), fields[2] or {})
+    return None
+
+
+_OUTCOME_CODES = {
+    "amqp:accepted:list": ACCEPTED,
+    "amqp:rejected:list": REJECTED,
+    "amqp:released:list": RELEASED,
+    "amqp:modified:list": MODIFIED,
+}
+
+
+def error_from_value(value: Any) -> AmqpError | None:
+    fields = list(value.value) if isinstance(value, Described) and isinstance(value.value, list) else []
+    if not fields:
+        return None
+    fields += [None] * (3 - len(fields))
+    return AmqpError(str(fields[0]), str(fields[1] or ""), fields[2] or {})

@@ -1,0 +1,107 @@
+"""The SASL exchange that comes before AMQP itself. Identity is proven later, by tokens: here all are anonymous.
+
+Rules
+- The server offers ANONYMOUS, MSSBCBS and EXTERNAL and accepts each: none of them proves anything.
+- The client asks for ANONYMOUS and sends its choice at once, without waiting for the offer.
+- A peer that starts with the plain AMQP header skips this layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pairbus.amqp.decoding import decode
+from pairbus.amqp.encoding import encode
+from pairbus.amqp.values import AmqpDecodeError, Array, Described, Symbol, UByte, ULong
+
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+MECHANISMS = ("ANONYMOUS", "MSSBCBS", "EXTERNAL")
+MAX_FRAME = 4096
+
+_MECHANISMS, _INIT, _OUTCOME = 0x40, 0x41, 0x44
+
+
+class SaslError(Exception):
+    """The peer does not speak SASL as it should; ``reply`` is what it is told before the connection ends."""
+
+    def __init__(self, message: str, reply: bytes = b"") -> None:
+        super().__init__(message)
+        self.reply = reply
+
+
+def _frame(code: int, fields: list[Any]) -> bytes:
+    body = encode(Described(ULong(code), fields))
+    return (len(body) + 8).to_bytes(4, "big") + b"\x02\x01\x00\x00" + body
+
+
+class SaslExchange:
+    """One side of the exchange: bytes in, bytes out, until ``done``; then ``rest`` belongs to AMQP."""
+
+    def __init__(self, *, server: bool) -> None:
+        self._server = server
+        self._buffer = b""
+        self._saw_header = False
+        self.done = False
+
+    @property
+    def rest(self) -> bytes:
+        return self._buffer
+
+    def start(self) -> bytes:
+        """What to send before anything was received."""
+        if self._server:
+            return b""
+        return SASL_HEADER + _frame(_INIT, [Symbol("ANONYMOUS"), b"anonymous"])
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what was received; what to send in answer."""
+        self._buffer += data
+        out = b""
+        if not self._saw_header:
+            if len(self._buffer) < 8:
+                return b""
+            header = self._buffer[:8]
+            if header == AMQP_HEADER and self._server:
+                self.done = True
+                return b""
+            if header != SASL_HEADER:
+                raise SaslError("the peer does not speak AMQP 1.0", SASL_HEADER)
+            self._saw_header = True
+            self._buffer = self._buffer[8:]
+            if self._server:
+                offer = Array(0xB3, [Symbol(name) for name in MECHANISMS])
+                out = SASL_HEADER + _frame(_MECHANISMS, [offer])
+        while not self.done and len(self._buffer) >= 8:
+            size = int.from_bytes(self._buffer[:4], "big")
+            if not 8 <= size <= MAX_FRAME or self._buffer[5] != 1:
+                raise SaslError("the peer sent a malformed SASL frame")
+            if len(self._buffer) < size:
+                break
+            frame, self._buffer = self._buffer[:size], self._buffer[size:]
+            out += self._take(frame)
+        return out
+
+    def _take(self, frame: bytes) -> bytes:
+        try:
+            value, _ = decode(frame, frame[4] * 4)
+        except AmqpDecodeError as error:
+            raise SaslError(f"the peer sent a malformed SASL frame: {error}") from None
+        if not isinstance(value, Described) or not isinstance(value.value, list):
+            raise SaslError("the peer sent a malformed SASL frame")
+        fields = value.value
+        if self._server and value.descriptor == _INIT:
+            if not fields or fields[0] not in MECHANISMS:
+                raise SaslError(
+                    f"the peer asks for {fields[:1]}, not for one of {MECHANISMS}", _frame(_OUTCOME, [UByte(1)])
+                )
+            self.done = True
+            return _frame(_OUTCOME, [UByte(0)])
+        if not self._server and value.descriptor == _OUTCOME:
+            if not fields or fields[0] != 0:
+                raise SaslError("the server refused an anonymous SASL login")
+            self.done = True
+            return b""
+        if not self._server and value.descriptor == _MECHANISMS:
+            return b""
+        raise SaslError("the peer sent a SASL frame out of turn")
