@@ -72,8 +72,7 @@ def validate_entity_name(name: str) -> None:
     """
     if not 1 <= len(name) <= MAX_ENTITY_NAME_LENGTH:
         raise InvalidError(
-            f"The entity name '{name[:64]}' has {len(name)} characters: 1 to {MAX_ENTITY_NAME_LENGTH} are"
-            " allowed."
+            f"The entity name '{name[:64]}' has {len(name)} characters: 1 to {MAX_ENTITY_NAME_LENGTH} are allowed."
         )
     if _ENTITY_NAME.fullmatch(name) is None or "//" in name:
         raise InvalidError(
@@ -81,10 +80,8 @@ def validate_entity_name(name: str) -> None:
             " a row),"
             " and begin and end with a letter or digit."
         )
-    if "subscriptions" in name.lower().split("/")[1:-1]:
-        raise InvalidError(
-            f"The entity name '{name}' is not allowed: the segment 'Subscriptions' is reserved."
-        )
+    if "subscriptions" in name.lower().split("/")[1:]:
+        raise InvalidError(f"The entity name '{name}' is not allowed: the segment 'Subscriptions' is reserved.")
 
 
 def validate_subscription_name(name: str) -> None:
@@ -245,8 +242,7 @@ def _validate_lifetime(entity: QueueDescription | TopicDescription | Subscriptio
         raise InvalidError(f"Status is '{entity.status[:64]}': it must be one of {', '.join(STATUSES)}.")
     if entity.user_metadata is not None and len(entity.user_metadata) > MAX_USER_METADATA_LENGTH:
         raise InvalidError(
-            f"UserMetadata has {len(entity.user_metadata)} characters: at most {MAX_USER_METADATA_LENGTH}"
-            " are allowed."
+            f"UserMetadata has {len(entity.user_metadata)} characters: at most {MAX_USER_METADATA_LENGTH} are allowed."
         )
 
 
@@ -264,13 +260,11 @@ def _validate_publishing(entity: QueueDescription | TopicDescription) -> None:
         sizes += tuple(PARTITIONS * size for size in SIZES_IN_MEGABYTES)
     if entity.max_size_in_megabytes not in sizes:
         raise InvalidError(
-            f"MaxSizeInMegabytes is {entity.max_size_in_megabytes}: it must be one of"
-            f" {', '.join(map(str, sizes))}."
+            f"MaxSizeInMegabytes is {entity.max_size_in_megabytes}: it must be one of {', '.join(map(str, sizes))}."
         )
     if not 1 <= entity.max_message_size_in_kilobytes <= 102_400:
         raise InvalidError(
-            f"MaxMessageSizeInKilobytes is {entity.max_message_size_in_kilobytes}: it must be between 1 and"
-            " 102400."
+            f"MaxMessageSizeInKilobytes is {entity.max_message_size_in_kilobytes}: it must be between 1 and 102400."
         )
     if entity.enable_express and entity.requires_duplicate_detection:
         raise InvalidError(
