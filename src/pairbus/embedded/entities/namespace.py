@@ -1,0 +1,355 @@
+"""The whole namespace as a value that decides: every operation takes the time and either happens or raises.
+
+Nothing here waits, reads a clock or touches a disk. What an operation changed lies in `take_changes()` for the store;
+which queues have news lies in `touched` for whoever feeds receivers. An operation on a queue first brings that queue up
+to `now`, so that an ended lock or an expired message is never acted on.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pairbus.embedded.entities.entity import Entity, QueueEntity, SubscriptionEntity, TopicEntity
+from pairbus.embedded.entities.message import (
+    Abandon,
+    Changes,
+    Complete,
+    DeadLetter,
+    Defer,
+    Entry,
+    Incoming,
+    Outcome,
+    Release,
+    State,
+)
+from pairbus.embedded.entities.paths import SubQueue, parse_address
+from pairbus.embedded.entities.payloads import Payloads, Shelf
+from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue, Session
+from pairbus.embedded.entities.registry import Registry
+from pairbus.embedded.entities.routing import Router
+from pairbus.embedded.errors import (
+    EntityDisabledError,
+    MessageLockLostError,
+    NotAllowedError,
+    SessionLockLostError,
+)
+from pairbus.embedded.limits import Limits
+
+# A last-updated time this far ahead means "sessions that have messages" in the protocol's listing.
+FAR_FUTURE_MS = 250_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A queue that can be received from, and the entity it belongs to."""
+
+    entity: QueueEntity
+    queue: MessageQueue
+    sub_queue: SubQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    active: int = 0
+    dead_letter: int = 0
+    scheduled: int = 0
+    transfer: int = 0
+    transfer_dead_letter: int = 0
+    size_bytes: int = 0
+    message_count: int = 0
+    subscription_count: int = 0
+
+
+class Namespace:
+    def __init__(self, shelf: Shelf, lock_nonce: bytes, limits: Limits) -> None:
+        self._changes = Changes()
+        self._lock_nonce = lock_nonce
+        self._locks = 0
+        self._deadlines: list[tuple[int, int]] = []
+        self._armed: dict[int, int] = {}
+        self.limits = limits
+        self.lost_sessions: list[tuple[MessageQueue, Session]] = []
+        self.payloads = Payloads(self._current_changes, shelf)
+        self.registry = Registry(self._current_changes, self.payloads, self.next_token, limits)
+        self.router = Router(self.registry, self.payloads, self._current_changes, limits)
+
+    def _current_changes(self) -> Changes:
+        return self._changes
+
+    def take_changes(self) -> Changes:
+        """Everything changed since the last call."""
+        changes, self._changes = self._changes, Changes()
+        return changes
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changes)
+
+    @property
+    def touched(self) -> set[MessageQueue]:
+        return self.registry.touched
+
+    def next_token(self) -> bytes:
+        # Unique within this run by its counter, across runs by the nonce: an old run's token never fits.
+        self._locks += 1
+        return self._lock_nonce + self._locks.to_bytes(8, "little")
+
+    # -- sending
+
+    def send(self, path: str, messages: Sequence[Incoming], now: int) -> list[int]:
+        entity = self.router.sendable(path)
+        self.router.check(entity, messages)
+        return self.router.send(entity, messages, now)
+
+    def schedule(self, path: str, messages: Sequence[Incoming], now: int) -> list[int]:
+        entity = self.router.sendable(path)
+        self.router.check(entity, messages)
+        entity.times.accessed_ms = now
+        return [
+            self.router.schedule(entity, message, now)
+            if message.scheduled_ms is not None and message.scheduled_ms > now
+            else self.router.send(entity, [message], now)[0]
+            for message in messages
+        ]
+
+    def cancel_scheduled(self, path: str, sequence_numbers: Sequence[int], now: int) -> None:
+        entity = self.router.sendable(path)
+        self.bring_up(entity.main, now)
+        entries = [entity.main.scheduled_entry(number) for number in sequence_numbers]
+        for entry in {entry.sequence_number: entry for entry in entries}.values():
+            self.router.discard(entity, entity.main, entry)
+
+    # -- receiving
+
+    def place(self, path: str, now: int) -> Place:
+        """The queue behind a path that clients receive from, peek or manage."""
+        address = parse_address(path)
+        entity = self.registry.entity(address.key)
+        if isinstance(entity, TopicEntity):
+            raise NotAllowedError(f"'{entity.path}' is a topic: receive from one of its subscriptions.")
+        queue = entity.queue(address.sub_queue)
+        self.bring_up(queue, now)
+        return Place(entity, queue, address.sub_queue)
+
+    def receivable(self, path: str, now: int) -> Place:
+        place = self.place(path, now)
+        description = place.entity.description
+        if description.status in ("Disabled", "ReceiveDisabled"):
+            raise EntityDisabledError(
+                f"Messaging entity '{place.entity.path}' is currently disabled for receiving (status "
+                f"{description.status})."
+            )
+        if description.forward_to is not None and place.sub_queue is SubQueue.MAIN:
+            raise NotAllowedError(
+                f"'{place.entity.path}' forwards its messages to '{description.forward_to}': receive them there."
+            )
+        place.entity.times.accessed_ms = now
+        return place
+
+    def peekable(self, path: str, now: int) -> tuple[Entity, MessageQueue]:
+        """As `place`, but a topic shows what it has scheduled."""
+        address = parse_address(path)
+        entity = self.registry.entity(address.key)
+        queue = entity.main if isinstance(entity, TopicEntity) else entity.queue(address.sub_queue)
+        self.bring_up(queue, now)
+        return entity, queue
+
+    def take(self, place: Place, now: int, session: Session | None, *, delete: bool) -> tuple[Entry, bytes] | None:
+        """The next message for a receiver, locked or (delete) gone, with its bytes."""
+        queue = place.queue
+        entry = queue.take_away(now, session) if delete else queue.take(now, session)
+        if entry is None:
+            return None
+        raw = self.payloads.read(entry.payload_id)
+        if delete:
+            self._drop_payload(place.entity, entry)
+        return entry, raw
+
+    def receive_deferred(
+        self, place: Place, sequence_numbers: Sequence[int], now: int, session_id: str | None, *, delete: bool
+    ) -> list[tuple[Entry, bytes]]:
+        queue = place.queue
+        if queue.requires_session:
+            queue.held_session(session_id or "", now)
+        entries = [queue.deferred(number, session_id) for number in sequence_numbers]
+        result = []
+        for entry in {entry.sequence_number: entry for entry in entries}.values():
+            raw = self.payloads.read(entry.payload_id)
+            if delete:
+                self.router.discard(place.entity, queue, entry)
+            else:
+                queue.lock_deferred(entry, now)
+            result.append((entry, raw))
+        return result
+
+    def _drop_payload(self, entity: QueueEntity, entry: Entry) -> None:
+        if self.payloads.drop(entry.payload_id) and isinstance(entity, SubscriptionEntity):
+            entity.topic.shared_bytes -= entry.size
+
+    # -- settling
+
+    def held(self, place: Place, lock_tokens: Sequence[bytes], now: int, session_id: str | None = None) -> list[Entry]:
+        """The messages held under these tokens; raises when one of the locks is lost."""
+        if session_id is not None and place.queue.requires_session:
+            place.queue.held_session(session_id, now)
+        try:
+            return [place.queue.locked(token, now) for token in lock_tokens]
+        except MessageLockLostError:
+            if place.queue.requires_session:
+                raise SessionLockLostError(
+                    "The session lock has expired on the receiver, or the message was settled already."
+                ) from None
+            raise
+
+    def settle(self, place: Place, entries: Sequence[Entry], outcome: Outcome, now: int) -> None:
+        place.entity.times.accessed_ms = now
+        for entry in entries:
+            self._settle_one(place, entry, outcome, now)
+
+    def _settle_one(self, place: Place, entry: Entry, outcome: Outcome, now: int) -> None:
+        entity, queue = place.entity, place.queue
+        match outcome:
+            case Complete():
+                self.router.discard(entity, queue, entry)
+            case Release():
+                queue.release(entry, count=False)
+            case Abandon(properties):
+                if properties:
+                    self.router.modify(entity, queue, entry, properties)
+                if queue.release(entry):
+                    self._wear_out(place, entry, now)
+            case Defer(properties):
+                if properties:
+                    self.router.modify(entity, queue, entry, properties)
+                queue.defer(entry)
+            case DeadLetter(reason, description, properties):
+                if place.sub_queue is not SubQueue.MAIN:
+                    raise NotAllowedError(
+                        "A message in a dead-letter queue cannot be dead-lettered again: complete it."
+                    )
+                self.router.dead_letter(entity, queue, entry, now, reason, description, properties)
+
+    def _wear_out(self, place: Place, entry: Entry, now: int) -> None:
+        description = f"Message could not be consumed after {entry.delivery_count} delivery attempts."
+        self.router.dead_letter(place.entity, place.queue, entry, now, "MaxDeliveryCountExceeded", description)
+
+    def delete_batch(self, place: Place, count: int, enqueued_before_ms: int, now: int) -> int:
+        """Deletes up to `count` of the oldest active messages nobody holds; how many."""
+        if place.queue.requires_session:
+            raise NotAllowedError(f"'{place.entity.path}' requires sessions: messages cannot be deleted in batches.")
+        chosen = []
+        for entry in place.queue.entries.values():
+            if len(chosen) >= count:
+                break
+            if entry.state is State.ACTIVE and entry.lock_token is None and entry.enqueued_ms <= enqueued_before_ms:
+                chosen.append(entry)
+        for entry in chosen:
+            self.router.discard(place.entity, place.queue, entry)
+        return len(chosen)
+
+    # -- sessions
+
+    def accept_session(self, place: Place, session_id: str | None, holder: int, now: int) -> Session | None:
+        if not place.queue.requires_session:
+            raise NotAllowedError(
+                f"'{place.entity.path}' does not require sessions: open a receiver without a session."
+            )
+        return place.queue.accept_session(session_id, holder, now)
+
+    def release_session(self, place: Place, session: Session) -> None:
+        """The holder closes it: what it held goes back as if it had not been delivered."""
+        place.queue.release_session(session, count=False)
+
+    def list_sessions(self, place: Place, last_updated_ms: int | None, skip: int, top: int) -> list[str]:
+        if last_updated_ms is None or last_updated_ms >= FAR_FUTURE_MS:
+            chosen = [s for s in place.queue.sessions.values() if s.messages]
+        else:
+            chosen = [s for s in place.queue.sessions.values() if s.updated_ms > last_updated_ms]
+        return sorted(session.session_id for session in chosen)[skip : skip + top]
+
+    # -- time
+
+    def bring_up(self, queue: MessageQueue, now: int) -> None:
+        """Lets time pass in one queue. Sessions whose holders lost them are noted in `lost_sessions`."""
+        if queue.next_deadline() > now:
+            return
+        owner = self.registry.owners.get(queue.queue_id & ~3)
+        if owner is None:
+            return
+        due = queue.due(now)
+        if isinstance(owner, QueueEntity):
+            place = Place(owner, queue, SubQueue(queue.queue_id & 3))
+            for entry in due.undeliverable:
+                self._wear_out(place, entry, now)
+            for entry in due.expired:
+                if owner.description.dead_lettering_on_message_expiration:
+                    text = "The message expired and was dead lettered."
+                    self.router.dead_letter(owner, queue, entry, now, "TTLExpiredException", text)
+                else:
+                    self.router.discard(owner, queue, entry)
+        for entry in due.scheduled:
+            self.router.activate(owner, entry, now)
+        self.lost_sessions.extend((queue, session) for session in due.lost_sessions)
+        self.touched.add(queue)
+
+    def arm(self, queue: MessageQueue) -> None:
+        """Notes when the queue wants to be brought up again."""
+        deadline = queue.next_deadline()
+        if deadline < NEVER_MS and deadline < self._armed.get(queue.queue_id, NEVER_MS):
+            self._armed[queue.queue_id] = deadline
+            heapq.heappush(self._deadlines, (deadline, queue.queue_id))
+
+    def next_deadline(self) -> int:
+        return self._deadlines[0][0] if self._deadlines else NEVER_MS
+
+    @property
+    def has_deadline(self) -> bool:
+        return bool(self._deadlines)
+
+    def due_queues(self, now: int) -> list[MessageQueue]:
+        """The queues whose armed deadline has come."""
+        queues = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, queue_id = heapq.heappop(self._deadlines)
+            if self._armed.get(queue_id) == deadline:
+                del self._armed[queue_id]
+            if queue_id & ~3 in self.registry.owners:
+                queues.append(self.registry.queue_by_id(queue_id))
+        return queues
+
+    def idle_entities(self, now: int) -> list[Entity]:
+        """Entities nobody used for as long as their description allows."""
+        return [
+            entity
+            for entity in self.registry.entities.values()
+            if entity.times.accessed_ms + entity.description.auto_delete_on_idle_ms <= now
+            and not (isinstance(entity, QueueEntity) and entity.receivers)
+        ]
+
+    def count_loaded(self, queue_id: int, entry: Entry, counted: set[int]) -> None:
+        """Counts a loaded message towards its topic's size, once per payload (`counted` remembers)."""
+        owner = self.registry.owners[queue_id & ~3]
+        if isinstance(owner, SubscriptionEntity) and entry.payload_id not in counted:
+            counted.add(entry.payload_id)
+            owner.topic.shared_bytes += entry.size
+
+    # -- looking
+
+    def counts(self, key: str) -> Counts:
+        entity = self.registry.entity(key.lower())
+        if isinstance(entity, TopicEntity):
+            return Counts(
+                scheduled=entity.main.scheduled,
+                size_bytes=entity.size_bytes,
+                subscription_count=len(entity.subscriptions),
+            )
+        dead = entity.depth(SubQueue.DEAD_LETTER)
+        transfer_dead = entity.depth(SubQueue.TRANSFER_DEAD_LETTER)
+        return Counts(
+            active=entity.main.active,
+            dead_letter=dead,
+            scheduled=entity.main.scheduled,
+            transfer_dead_letter=transfer_dead,
+            size_bytes=entity.size_bytes,
+            message_count=len(entity.main) + dead + transfer_dead,
+        )

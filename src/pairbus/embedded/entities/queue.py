@@ -1,0 +1,465 @@
+"""One ordered queue: a queue's or subscription's messages, or those of one of its sub-queues.
+
+Theory of operation
+- A message stands in `entries` under its sequence number from the moment it is appended until it is removed.
+  Sequence numbers only grow, so the dictionary is in order.
+- A message that may be received stands in exactly one ready heap: the queue's, or its session's. Taking it gives it a
+  lock token and takes it off the heap; releasing puts it back at its old place, before younger messages.
+- Time enters as an argument. Locks, expiries and schedules stand in heaps whose stale items are skipped when they come
+  up; `next_deadline` is when something may be due, `due` does it and says what the namespace must carry elsewhere.
+- Everything that must survive a restart is written to `changes`. Locks are not: they are gone after a restart.
+"""
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from pairbus.embedded.entities.message import Changes, Entry, State
+from pairbus.embedded.errors import (
+    MessageLockLostError,
+    MessageNotFoundError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+
+NEVER_MS = 1 << 62
+
+
+@dataclass(slots=True)
+class Session:
+    """The messages that share a session id, and who holds them."""
+
+    session_id: str
+    ready: list[int] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
+    state: bytes | None = None
+    updated_ms: int = 0
+    messages: int = 0
+    holder: int | None = None
+    locked_until_ms: int = 0
+
+    def __repr__(self) -> str:
+        held = f"held by {self.holder} until {self.locked_until_ms}" if self.holder is not None else "free"
+        return f"<Session {self.session_id!r} {held}, {self.messages} messages>"
+
+
+@dataclass(slots=True)
+class Due:
+    """What time has brought: messages the namespace must move on."""
+
+    expired: list[Entry] = field(default_factory=list)
+    undeliverable: list[Entry] = field(default_factory=list)
+    scheduled: list[Entry] = field(default_factory=list)
+    lost_sessions: list[Session] = field(default_factory=list)
+
+
+class MessageQueue:
+    """Messages in order, with locks, sessions and deadlines. See the module's docstring for the rules."""
+
+    def __init__(
+        self,
+        queue_id: int,
+        changes: Callable[[], Changes],
+        touched: set["MessageQueue"],
+        next_token: Callable[[], bytes],
+        *,
+        lock_duration_ms: int,
+        max_delivery_count: int,
+        requires_session: bool = False,
+        next_sequence: int = 1,
+    ) -> None:
+        self.queue_id = queue_id
+        self.lock_duration_ms = lock_duration_ms
+        self.max_delivery_count = max_delivery_count
+        self.requires_session = requires_session
+        self.next_sequence = next_sequence
+        self.entries: dict[int, Entry] = {}
+        self.sessions: dict[str, Session] = {}
+        self.size_bytes = 0
+        self.active = 0
+        self.scheduled = 0
+        self._changes = changes
+        # Whoever drives the queue looks here for queues with news: a ready message, a new deadline.
+        self._touched = touched
+        self._next_token = next_token
+        self._order: list[int] = []
+        self._ready: list[int] = []
+        self._locked: dict[bytes, Entry] = {}
+        self._lock_ends: list[tuple[int, bytes]] = []
+        self._session_ends: list[tuple[int, str]] = []
+        self._expiries: list[tuple[int, int]] = []
+        self._schedule: list[tuple[int, int]] = []
+        # Sessions that have a ready message, oldest arrival first: where "next available" looks.
+        self._ready_sessions: dict[str, None] = {}
+
+    def __repr__(self) -> str:
+        return f"<MessageQueue {self.queue_id}: {len(self.entries)} messages, {len(self._locked)} locked>"
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    # -- arriving and leaving
+
+    def append(
+        self,
+        payload_id: int,
+        size: int,
+        now: int,
+        expires_ms: int,
+        *,
+        state: State = State.ACTIVE,
+        session_id: str | None = None,
+        scheduled_ms: int | None = None,
+        delivery_count: int = 0,
+        origin: str | None = None,
+    ) -> Entry:
+        entry = Entry(
+            self.next_sequence,
+            payload_id,
+            size,
+            state,
+            now,
+            expires_ms,
+            delivery_count=delivery_count,
+            session_id=session_id,
+            scheduled_ms=scheduled_ms,
+            origin=origin,
+        )
+        self.next_sequence += 1
+        self._insert(entry)
+        changes = self._changes()
+        changes.put_entry(self.queue_id, entry)
+        changes.sequences[self.queue_id] = self.next_sequence
+        return entry
+
+    def load(self, entry: Entry) -> None:
+        """Takes an entry the store kept; entries are loaded in the order of their sequence numbers."""
+        self._insert(entry)
+
+    def _insert(self, entry: Entry) -> None:
+        number = entry.sequence_number
+        self.entries[number] = entry
+        self._order.append(number)
+        self.size_bytes += entry.size
+        session = self._session_of(entry)
+        if session is not None:
+            session.messages += 1
+        if entry.state is State.SCHEDULED:
+            self._touched.add(self)
+            self.scheduled += 1
+            heapq.heappush(self._schedule, (entry.scheduled_ms or 0, number))
+        elif entry.state is State.ACTIVE:
+            self.active += 1
+            self._make_ready(entry, session)
+            if entry.expires_ms < NEVER_MS:
+                heapq.heappush(self._expiries, (entry.expires_ms, number))
+
+    def remove(self, entry: Entry) -> None:
+        """Takes the message out for good. The payload is the caller's to let go of."""
+        self._unlock(entry)
+        if entry.state is State.ACTIVE:
+            self.active -= 1
+        elif entry.state is State.SCHEDULED:
+            self.scheduled -= 1
+        del self.entries[entry.sequence_number]
+        self.size_bytes -= entry.size
+        session = self._known_session(entry)
+        if session is not None:
+            session.messages -= 1
+            self._forget_if_empty(session)
+        self._changes().entry_drops.append((self.queue_id, entry.sequence_number))
+        if len(self._order) > 64 and len(self._order) > 2 * len(self.entries):
+            self._order = list(self.entries)
+
+    # -- receiving
+
+    def has_ready(self, session: Session | None = None) -> bool:
+        heap = session.ready if session is not None else self._ready
+        while heap:
+            entry = self.entries.get(heap[0])
+            if entry is not None and entry.state is State.ACTIVE and entry.lock_token is None:
+                return True
+            heapq.heappop(heap)
+        if session is not None:
+            self._ready_sessions.pop(session.session_id, None)
+        return False
+
+    def take(self, now: int, session: Session | None = None) -> Entry | None:
+        """Locks the oldest message that may be received."""
+        entry = self._next_ready(now, session)
+        if entry is not None:
+            self._lock(entry, now, session)
+        return entry
+
+    def take_away(self, now: int, session: Session | None = None) -> Entry | None:
+        """Removes the oldest message that may be received: receive and delete."""
+        entry = self._next_ready(now, session)
+        if entry is not None:
+            self.remove(entry)
+        return entry
+
+    def _next_ready(self, now: int, session: Session | None) -> Entry | None:
+        heap = session.ready if session is not None else self._ready
+        while self.has_ready(session):
+            entry = self.entries[heapq.heappop(heap)]
+            if entry.expires_ms > now:
+                return entry
+            # Its time is over: it stays for `due`, which the expiry heap brings up, and nobody receives it.
+        return None
+
+    def _lock(self, entry: Entry, now: int, session: Session | None) -> None:
+        token = self._next_token()
+        entry.lock_token = token
+        self._locked[token] = entry
+        if session is not None:
+            entry.locked_until_ms = session.locked_until_ms
+            session.held.add(entry.sequence_number)
+        else:
+            entry.locked_until_ms = now + self.lock_duration_ms
+            heapq.heappush(self._lock_ends, (entry.locked_until_ms, token))
+            self._touched.add(self)
+
+    def _unlock(self, entry: Entry) -> None:
+        if entry.lock_token is not None:
+            del self._locked[entry.lock_token]
+            entry.lock_token = None
+            if self.requires_session and entry.session_id is not None:
+                session = self.sessions.get(entry.session_id)
+                if session is not None:
+                    session.held.discard(entry.sequence_number)
+
+    def locked(self, token: bytes, now: int) -> Entry:
+        entry = self._locked.get(token)
+        if entry is None or self._lock_end(entry) <= now:
+            raise MessageLockLostError(
+                "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
+                "from the queue, or was received by a different receiver instance."
+            )
+        return entry
+
+    def _lock_end(self, entry: Entry) -> int:
+        if self.requires_session and entry.session_id is not None:
+            session = self.sessions.get(entry.session_id)
+            return session.locked_until_ms if session is not None else 0
+        return entry.locked_until_ms
+
+    def renew(self, token: bytes, now: int) -> int:
+        entry = self.locked(token, now)
+        entry.locked_until_ms = now + self.lock_duration_ms
+        heapq.heappush(self._lock_ends, (entry.locked_until_ms, token))
+        return entry.locked_until_ms
+
+    def release(self, entry: Entry, *, count: bool = True) -> bool:
+        """Gives a locked message back, one delivery older; True when it has had its last delivery.
+
+        A deferred message stays deferred. The caller dead-letters a message that had its last delivery.
+        """
+        self._unlock(entry)
+        if count:
+            entry.delivery_count += 1
+        if count and entry.delivery_count >= self.max_delivery_count:
+            return True
+        if count:
+            self._changes().put_entry(self.queue_id, entry)
+        if entry.state is State.ACTIVE:
+            self._make_ready(entry, self._session_of(entry))
+            if entry.expires_ms < NEVER_MS:
+                heapq.heappush(self._expiries, (entry.expires_ms, entry.sequence_number))
+        return False
+
+    def defer(self, entry: Entry) -> None:
+        self._unlock(entry)
+        if entry.state is State.ACTIVE:
+            entry.state = State.DEFERRED
+            self.active -= 1
+        entry.delivery_count += 1
+        self._changes().put_entry(self.queue_id, entry)
+
+    def deferred(self, sequence_number: int, session_id: str | None = None) -> Entry:
+        """The deferred message with this number that nobody holds."""
+        entry = self.entries.get(sequence_number)
+        if entry is None or entry.state is not State.DEFERRED or entry.lock_token is not None:
+            raise MessageNotFoundError(
+                f"Failed to lock one or more specified messages. The message with sequence number {sequence_number} "
+                "does not exist or is not deferred."
+            )
+        if self.requires_session and entry.session_id != session_id:
+            raise MessageNotFoundError(
+                f"The message with sequence number {sequence_number} does not belong to session {session_id!r}."
+            )
+        return entry
+
+    def lock_deferred(self, entry: Entry, now: int) -> None:
+        session = self._known_session(entry)
+        self._lock(entry, now, session)
+
+    def repoint(self, entry: Entry, payload_id: int, size: int) -> None:
+        """The message's bytes were rewritten: the entry now stands for the new payload."""
+        self.size_bytes += size - entry.size
+        entry.payload_id = payload_id
+        entry.size = size
+        self._changes().put_entry(self.queue_id, entry)
+
+    # -- looking
+
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> Iterator[Entry]:
+        position = bisect_left(self._order, from_sequence)
+        found = 0
+        while position < len(self._order) and found < count:
+            entry = self.entries.get(self._order[position])
+            position += 1
+            if entry is None or (session_id is not None and entry.session_id != session_id):
+                continue
+            found += 1
+            yield entry
+
+    def scheduled_entry(self, sequence_number: int) -> Entry:
+        entry = self.entries.get(sequence_number)
+        if entry is None or entry.state is not State.SCHEDULED:
+            raise MessageNotFoundError(f"There is no scheduled message with sequence number {sequence_number}.")
+        return entry
+
+    # -- sessions
+
+    def _session_of(self, entry: Entry) -> Session | None:
+        if not self.requires_session or entry.session_id is None:
+            return None
+        return self.session(entry.session_id)
+
+    def _known_session(self, entry: Entry) -> Session | None:
+        """The entry's session, if it is remembered. An empty text is a session id like any other."""
+        if not self.requires_session or entry.session_id is None:
+            return None
+        return self.sessions.get(entry.session_id)
+
+    def session(self, session_id: str) -> Session:
+        session = self.sessions.get(session_id)
+        if session is None:
+            session = self.sessions[session_id] = Session(session_id)
+        return session
+
+    def _make_ready(self, entry: Entry, session: Session | None) -> None:
+        self._touched.add(self)
+        if session is None:
+            heapq.heappush(self._ready, entry.sequence_number)
+            return
+        heapq.heappush(session.ready, entry.sequence_number)
+        if session.holder is None:
+            self._ready_sessions[session.session_id] = None
+
+    def has_ready_session(self) -> bool:
+        return self._first_ready_session() is not None
+
+    def _first_ready_session(self) -> Session | None:
+        for session_id in list(self._ready_sessions):
+            session = self.sessions.get(session_id)
+            if session is None or session.holder is not None or not self.has_ready(session):
+                self._ready_sessions.pop(session_id, None)
+                continue
+            return session
+        return None
+
+    def accept_session(self, session_id: str | None, holder: int, now: int) -> Session | None:
+        """Locks the session for `holder`; without an id the next one that has messages, None when there is none."""
+        if session_id is None:
+            session = self._first_ready_session()
+            if session is None:
+                return None
+        else:
+            session = self.session(session_id)
+            if session.holder is not None and session.locked_until_ms > now:
+                raise SessionCannotBeLockedError(
+                    f"The requested session '{session_id}' cannot be accepted. It may be locked by another receiver."
+                )
+        self._touched.add(self)
+        session.holder = holder
+        session.locked_until_ms = now + self.lock_duration_ms
+        heapq.heappush(self._session_ends, (session.locked_until_ms, session.session_id))
+        self._ready_sessions.pop(session.session_id, None)
+        return session
+
+    def held_session(self, session_id: str, now: int) -> Session:
+        session = self.sessions.get(session_id)
+        if session is None or session.holder is None or session.locked_until_ms <= now:
+            raise SessionLockLostError(
+                f"The session lock on '{session_id}' has expired or is not held. Accept the session again."
+            )
+        return session
+
+    def renew_session(self, session_id: str, now: int) -> int:
+        session = self.held_session(session_id, now)
+        session.locked_until_ms = now + self.lock_duration_ms
+        heapq.heappush(self._session_ends, (session.locked_until_ms, session_id))
+        return session.locked_until_ms
+
+    def release_session(self, session: Session, *, count: bool) -> list[Entry]:
+        """Lets the session go; what was held goes back, one delivery older if `count` (the lock ended by itself).
+
+        Returns the messages that had their last delivery.
+        """
+        self._touched.add(self)
+        session.holder = None
+        session.locked_until_ms = 0
+        worn_out = []
+        for number in sorted(session.held):
+            entry = self.entries[number]
+            if self.release(entry, count=count):
+                worn_out.append(entry)
+        if session.ready:
+            self._ready_sessions[session.session_id] = None
+        self._forget_if_empty(session)
+        return worn_out
+
+    def set_session_state(self, session_id: str, state: bytes | None, now: int) -> None:
+        session = self.session(session_id)
+        session.state = state
+        session.updated_ms = now
+        self._changes().sessions[(self.queue_id, session_id)] = (state, now)
+
+    def _forget_if_empty(self, session: Session) -> None:
+        if session.messages == 0 and session.holder is None and session.state is None:
+            self.sessions.pop(session.session_id, None)
+            self._ready_sessions.pop(session.session_id, None)
+
+    # -- time
+
+    def next_deadline(self) -> int:
+        """When something may be due; NEVER_MS when nothing is pending."""
+        deadline = NEVER_MS
+        for heap in (self._lock_ends, self._session_ends, self._expiries, self._schedule):
+            if heap:
+                deadline = min(deadline, heap[0][0])
+        return deadline
+
+    def due(self, now: int) -> Due:
+        """Brings the queue up to `now`: locks end, and what must leave the queue is handed to the caller."""
+        result = Due()
+        while self._lock_ends and self._lock_ends[0][0] <= now:
+            until, token = heapq.heappop(self._lock_ends)
+            entry = self._locked.get(token)
+            if entry is not None and entry.locked_until_ms == until and self.release(entry):
+                result.undeliverable.append(entry)
+        while self._session_ends and self._session_ends[0][0] <= now:
+            until, session_id = heapq.heappop(self._session_ends)
+            session = self.sessions.get(session_id)
+            if session is not None and session.holder is not None and session.locked_until_ms == until:
+                result.lost_sessions.append(session)
+                result.undeliverable.extend(self.release_session(session, count=True))
+        worn_out = {entry.sequence_number for entry in result.undeliverable}
+        expired: dict[int, Entry] = {}
+        while self._expiries and self._expiries[0][0] <= now:
+            _, number = heapq.heappop(self._expiries)
+            entry = self.entries.get(number)
+            # A held message is given back first: its release puts it on the expiry heap again.
+            if entry is None or number in worn_out:
+                continue
+            if entry.state is State.ACTIVE and entry.lock_token is None:
+                expired[number] = entry
+        result.expired.extend(expired.values())
+        while self._schedule and self._schedule[0][0] <= now:
+            _, number = heapq.heappop(self._schedule)
+            scheduled = self.entries.get(number)
+            if scheduled is not None and scheduled.state is State.SCHEDULED:
+                result.scheduled.append(scheduled)
+        return result

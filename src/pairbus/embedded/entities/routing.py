@@ -1,0 +1,350 @@
+"""Where a message goes: into a queue, to subscriptions, on to a forward target, or to a dead-letter queue.
+
+A send is checked whole before anything of it is stored: either every message of a batch is accepted or none.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pairbus.amqp.sections import Facts, read_facts
+from pairbus.embedded.entities.descriptions import FOREVER_MS, SubscriptionDescription
+from pairbus.embedded.entities.entity import (
+    Entity,
+    QueueEntity,
+    SubscriptionEntity,
+    TopicEntity,
+)
+from pairbus.embedded.entities.filters import EvaluationError
+from pairbus.embedded.entities.filters.views import MessageProperties
+from pairbus.embedded.entities.message import Changes, Entry, Incoming, State
+from pairbus.embedded.entities.paths import SubQueue, parse_address
+from pairbus.embedded.entities.payloads import Payloads
+from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue
+from pairbus.embedded.entities.registry import Registry
+from pairbus.embedded.entities.rewriting import with_action_applied, with_dead_letter_properties
+from pairbus.embedded.errors import (
+    BrokerError,
+    EntityDisabledError,
+    InvalidError,
+    MessageTooLargeError,
+    NotAllowedError,
+    QuotaExceededError,
+)
+from pairbus.embedded.limits import Limits
+
+MEGABYTE = 1024 * 1024
+
+
+class Router:
+    def __init__(self, registry: Registry, payloads: Payloads, changes: Callable[[], Changes], limits: Limits) -> None:
+        self._registry = registry
+        self._payloads = payloads
+        self._changes = changes
+        self._limits = limits
+
+    # -- sending
+
+    def sendable(self, path: str) -> Entity:
+        """The queue or topic that takes sends under this path."""
+        address = parse_address(path)
+        entity = self._registry.entity(address.key)
+        if address.sub_queue is not SubQueue.MAIN or isinstance(entity, SubscriptionEntity):
+            raise NotAllowedError(f"'{path}' takes no sends: send to a queue or a topic.")
+        if entity.description.status in ("Disabled", "SendDisabled"):
+            raise EntityDisabledError(
+                f"Messaging entity '{entity.path}' is currently disabled for sending (status "
+                f"{entity.description.status})."
+            )
+        return entity
+
+    def check(self, entity: Entity, messages: Sequence[Incoming]) -> None:
+        """Raises for the first message the entity must refuse."""
+        limits = self._limits
+        arriving = 0
+        needs_session = isinstance(entity, QueueEntity) and entity.description.requires_session
+        for message in messages:
+            if message.size > limits.max_message_bytes:
+                raise MessageTooLargeError(
+                    f"The message is {message.size} bytes long; '{entity.path}' takes at most "
+                    f"{limits.max_message_bytes}."
+                )
+            if message.facts.application_properties_size > limits.max_properties_bytes:
+                raise MessageTooLargeError(
+                    f"The application properties take {message.facts.application_properties_size} bytes; at most "
+                    f"{limits.max_properties_bytes} are allowed."
+                )
+            if needs_session and message.session_id is None and not message.is_ping:
+                raise NotAllowedError(
+                    f"The SessionId was not set on a message, and it cannot be sent to the entity. Entity "
+                    f"'{entity.path}' requires sessions."
+                )
+            for name, value in (("MessageId", message.message_id), ("SessionId", message.session_id)):
+                if value is not None and len(value) > limits.max_id_length:
+                    raise InvalidError(
+                        f"The {name} has {len(value)} characters; at most {limits.max_id_length} are allowed."
+                    )
+            arriving += message.size
+        self._check_quota(entity, arriving)
+
+    def _check_quota(self, entity: Entity, arriving: int) -> None:
+        description = entity.description
+        if isinstance(description, SubscriptionDescription):
+            return
+        limit = description.max_size_in_megabytes * MEGABYTE
+        if entity.size_bytes + arriving > limit:
+            raise QuotaExceededError(
+                f"The maximum entity size has been reached or exceeded for '{entity.path}': it holds "
+                f"{entity.size_bytes} of {limit} bytes."
+            )
+
+    def send(self, entity: Entity, messages: Sequence[Incoming], now: int) -> list[int]:
+        """Takes messages that `check` has passed; their sequence numbers, 0 for what is not kept here."""
+        entity.times.accessed_ms = now
+        return [self._accept(entity, message, now) for message in messages]
+
+    def _accept(self, entity: Entity, message: Incoming, now: int) -> int:
+        if message.is_ping:
+            entity.pings += 1
+            return 0
+        if self._is_duplicate(entity, message, now):
+            return 0
+        if message.scheduled_ms is not None and message.scheduled_ms > now:
+            return self.schedule(entity, message, now)
+        return self.enqueue(entity, message.raw, message.facts, now)
+
+    def _is_duplicate(self, entity: Entity, message: Incoming, now: int) -> bool:
+        description = entity.description
+        if isinstance(description, SubscriptionDescription):
+            return False
+        if message.message_id is None or not description.requires_duplicate_detection:
+            return False
+        window = description.duplicate_detection_history_time_window_ms
+        return entity.seen.is_duplicate(message.message_id, now, window, self._changes())
+
+    def schedule(self, entity: Entity, message: Incoming, now: int) -> int:
+        entry = entity.main.append(
+            self._payloads.add(message.raw),
+            message.size,
+            now,
+            NEVER_MS,
+            state=State.SCHEDULED,
+            session_id=message.session_id,
+            scheduled_ms=message.scheduled_ms,
+        )
+        return entry.sequence_number
+
+    def activate(self, entity: Entity, entry: Entry, now: int) -> None:
+        """A scheduled message's time has come: it is enqueued as if it had just been sent."""
+        raw = self._payloads.read(entry.payload_id)
+        self.discard(entity, entity.main, entry)
+        self.enqueue(entity, raw, read_facts(raw), now)
+
+    # -- placing
+
+    def enqueue(
+        self, entity: Entity, raw: bytes, facts: Facts, now: int, *, hops: int = 0, origin: str | None = None
+    ) -> int:
+        if isinstance(entity, TopicEntity):
+            self._publish(entity, raw, facts, now, hops, origin)
+            return 0
+        if entity.description.forward_to is not None:
+            self._forward(entity, entity.description.forward_to, raw, facts, now, hops, origin)
+            return 0
+        return self._place(entity, self._payloads.add(raw), len(raw), facts, now, origin).sequence_number
+
+    def _place(
+        self,
+        entity: QueueEntity,
+        payload_id: int,
+        size: int,
+        facts: Facts,
+        now: int,
+        origin: str | None = None,
+    ) -> Entry:
+        description = entity.description
+        ttl_ms = description.default_message_time_to_live_ms
+        if isinstance(entity, SubscriptionEntity):
+            ttl_ms = min(ttl_ms, entity.topic.description.default_message_time_to_live_ms)
+        if facts.ttl_ms is not None:
+            ttl_ms = min(ttl_ms, facts.ttl_ms)
+        return entity.main.append(
+            payload_id,
+            size,
+            now,
+            NEVER_MS if ttl_ms >= FOREVER_MS else now + ttl_ms,
+            session_id=facts.session_id,
+            origin=origin,
+        )
+
+    def _publish(self, topic: TopicEntity, raw: bytes, facts: Facts, now: int, hops: int, origin: str | None) -> None:
+        shared_payload: int | None = None
+        view = MessageProperties.of_facts(facts, size=len(raw), enqueued_ms=now)
+        for subscription in topic.subscriptions.values():
+            if subscription.description.status in ("Disabled", "SendDisabled"):
+                continue
+            plain, changed = self._copies(subscription, raw, view, now)
+            forward_to = subscription.description.forward_to
+            if forward_to is not None:
+                for copy in [raw] * plain + changed:
+                    self._forward(subscription, forward_to, copy, read_facts(copy), now, hops, origin)
+                continue
+            if plain:
+                if shared_payload is None:
+                    shared_payload = self._payloads.add(raw)
+                    topic.shared_bytes += len(raw)
+                else:
+                    self._payloads.share(shared_payload)
+                self._place_in_subscription(subscription, shared_payload, raw, facts, now)
+            for copy in changed:
+                topic.shared_bytes += len(copy)
+                self._place_in_subscription(subscription, self._payloads.add(copy), copy, read_facts(copy), now)
+
+    def _copies(
+        self, subscription: SubscriptionEntity, raw: bytes, view: MessageProperties, now: int
+    ) -> tuple[bool, list[bytes]]:
+        """What the subscription's rules make of a message: the plain one (once at most), and one per action."""
+        plain = False
+        changed: list[bytes] = []
+        for rule in subscription.rules.values():
+            try:
+                if not rule.matches(view):
+                    continue
+                if rule.act is None:
+                    plain = True
+                    continue
+                copy = view.copy()
+                rule.act(copy)
+                changed.append(with_action_applied(raw, copy))
+            except EvaluationError as error:
+                description = subscription.description
+                assert isinstance(description, SubscriptionDescription)
+                if description.dead_lettering_on_filter_evaluation_exceptions:
+                    text = f"Rule '{rule.description.name}': {error}"
+                    self._dead_letter_raw(subscription, raw, "FilterEvaluationException", text, now)
+        return plain, changed
+
+    def _place_in_subscription(
+        self, subscription: SubscriptionEntity, payload_id: int, raw: bytes, facts: Facts, now: int
+    ) -> None:
+        if subscription.description.requires_session and facts.session_id is None:
+            self._payloads_dropped(subscription, payload_id, len(raw))
+            self._dead_letter_raw(
+                subscription,
+                raw,
+                "Session ID is null.",
+                "Session enabled entity doesn't allow a null session id.",
+                now,
+            )
+            return
+        self._place(subscription, payload_id, len(raw), facts, now)
+
+    # -- leaving
+
+    def discard(self, entity: Entity, queue: MessageQueue, entry: Entry) -> None:
+        """The message leaves the namespace."""
+        queue.remove(entry)
+        self._payloads_dropped(entity, entry.payload_id, entry.size)
+
+    def _payloads_dropped(self, entity: Entity, payload_id: int, size: int) -> None:
+        if self._payloads.drop(payload_id) and isinstance(entity, SubscriptionEntity):
+            entity.topic.shared_bytes -= size
+
+    def modify(self, entity: QueueEntity, queue: MessageQueue, entry: Entry, properties: Mapping[str, Any]) -> None:
+        """Sets application properties on a stored message, for this entry alone."""
+        raw = with_dead_letter_properties(self._payloads.read(entry.payload_id), None, None, properties)
+        old_payload, old_size = entry.payload_id, entry.size
+        queue.repoint(entry, self._payloads.add(raw), len(raw))
+        if isinstance(entity, SubscriptionEntity):
+            entity.topic.shared_bytes += len(raw)
+        self._payloads_dropped(entity, old_payload, old_size)
+
+    def dead_letter(
+        self,
+        entity: QueueEntity,
+        queue: MessageQueue,
+        entry: Entry,
+        now: int,
+        reason: str | None,
+        description: str | None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Moves a message to the dead-letter queue, or to where the entity forwards its dead letters."""
+        raw = self._payloads.read(entry.payload_id)
+        raw = with_dead_letter_properties(raw, reason, description, properties or {})
+        self.discard(entity, queue, entry)
+        self._to_dead_letters(entity, raw, entry.enqueued_ms, entry.delivery_count, entry.session_id, now)
+
+    def _dead_letter_raw(self, entity: QueueEntity, raw: bytes, reason: str, description: str, now: int) -> None:
+        raw = with_dead_letter_properties(raw, reason, description, {})
+        self._to_dead_letters(entity, raw, now, 0, read_facts(raw).session_id, now)
+
+    def _to_dead_letters(
+        self,
+        entity: QueueEntity,
+        raw: bytes,
+        enqueued_ms: int,
+        delivery_count: int,
+        session_id: str | None,
+        now: int,
+    ) -> None:
+        target = entity.description.forward_dead_lettered_messages_to
+        if target is not None:
+            self._forward(entity, target, raw, read_facts(raw), now, 0, entity.path)
+            return
+        self._to_sub_queue(entity, SubQueue.DEAD_LETTER, raw, enqueued_ms, delivery_count, session_id)
+
+    def _to_sub_queue(
+        self,
+        entity: QueueEntity,
+        sub_queue: SubQueue,
+        raw: bytes,
+        enqueued_ms: int,
+        delivery_count: int,
+        session_id: str | None,
+    ) -> None:
+        entity.queue(sub_queue).append(
+            self._payloads.add(raw),
+            len(raw),
+            enqueued_ms,
+            NEVER_MS,
+            session_id=session_id,
+            delivery_count=delivery_count,
+        )
+        if isinstance(entity, SubscriptionEntity):
+            entity.topic.shared_bytes += len(raw)
+
+    def forward_all(self, entity: QueueEntity, now: int) -> None:
+        """An entity that was told to forward sends on what already waits in it."""
+        target = entity.description.forward_to
+        if target is None:
+            return
+        for entry in [e for e in entity.main.entries.values() if e.state is State.ACTIVE and e.lock_token is None]:
+            raw = self._payloads.read(entry.payload_id)
+            self.discard(entity, entity.main, entry)
+            self._forward(entity, target, raw, read_facts(raw), now, 0, entry.origin)
+
+    def _forward(
+        self,
+        source: QueueEntity,
+        target: str,
+        raw: bytes,
+        facts: Facts,
+        now: int,
+        hops: int,
+        origin: str | None,
+    ) -> None:
+        """Carries a message on; what the target cannot take waits in the source's transfer dead-letter queue."""
+        if hops >= self._limits.forward_hops:
+            reason = "MaxTransferHopCountExceeded"
+            detail = f"The message was forwarded {hops} times, the most that is allowed."
+        else:
+            try:
+                entity = self.sendable(target)
+                self.check(entity, [Incoming.from_raw(raw)])
+            except BrokerError as error:
+                reason, detail = "ForwardTargetRefused", error.description
+            else:
+                self.enqueue(entity, raw, facts, now, hops=hops + 1, origin=origin)
+                return
+        raw = with_dead_letter_properties(raw, reason, detail, {})
+        self._to_sub_queue(source, SubQueue.TRANSFER_DEAD_LETTER, raw, now, 0, facts.session_id)

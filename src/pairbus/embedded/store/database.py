@@ -1,0 +1,173 @@
+"""The SQLite database behind a namespace: opening, migrating, loading, and writing groups of changes."""
+
+import json
+import sqlite3
+from importlib import resources
+from pathlib import Path
+
+from pairbus.embedded.entities.authorization import AuthorizationRule
+from pairbus.embedded.entities.entity import Times
+from pairbus.embedded.entities.message import Changes, Entry, State
+from pairbus.embedded.entities.namespace import Namespace
+from pairbus.embedded.store.shelf import PayloadShelf
+
+FILE_NAME = "namespace.db"
+
+
+class SchemaError(Exception):
+    """The data folder was written by a program this one does not understand."""
+
+
+def _migrations() -> list[str]:
+    """The schema's steps in order: step n brings a database from version n-1 to n."""
+    folder = resources.files("pairbus.embedded.store") / "schema"
+    files = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
+    return [item.read_text(encoding="utf-8") for item in files]
+
+
+class Store:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+        self._writer = self._connect()
+        self._writer.execute("PRAGMA journal_mode = WAL")
+        self._writer.execute("PRAGMA synchronous = FULL")
+        self._migrate()
+        self.path.chmod(0o600)
+        self._reader = self._connect()
+        self.shelf = PayloadShelf(self._fetch)
+
+    def _connect(self) -> sqlite3.Connection:
+        # One thread at a time uses a connection, but not always the one that made it.
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA cache_size = -8000")
+        return connection
+
+    def _migrate(self) -> None:
+        steps = _migrations()
+        (version,) = self._writer.execute("PRAGMA user_version").fetchone()
+        if version > len(steps):
+            raise SchemaError(
+                f"{self.path} has schema version {version}, but this program knows versions up to {len(steps)}: "
+                "use the newer pairbus that wrote it, or another data folder."
+            )
+        for number, step in enumerate(steps[version:], start=version + 1):
+            self._writer.executescript(f"BEGIN;\n{step}\nPRAGMA user_version = {number};\nCOMMIT;")
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    # -- reading
+
+    def _fetch(self, payload_id: int) -> bytes:
+        row = self._reader.execute("SELECT raw FROM payload WHERE id = ?", (payload_id,)).fetchone()
+        raw: bytes = row[0]
+        return raw
+
+    def load(self, namespace: Namespace) -> None:
+        """Brings everything the database holds into an empty namespace."""
+        registry = namespace.registry
+        read = self._reader.execute
+        rows = read(
+            "SELECT id, kind, path, description, created_ms, updated_ms, accessed_ms FROM entity "
+            "ORDER BY CASE kind WHEN 'queue' THEN 0 WHEN 'topic' THEN 0 WHEN 'subscription' THEN 1 ELSE 2 END, id"
+        )
+        for entity_id, kind, path, description, created_ms, updated_ms, accessed_ms in rows:
+            registry.load(entity_id, kind, path, description, Times(created_ms, updated_ms, accessed_ms))
+        for queue_id, next_sequence in read("SELECT queue_id, next FROM sequence"):
+            registry.queue_by_id(queue_id).next_sequence = next_sequence
+        shared = dict(read("SELECT payload_id, count(*) FROM entry GROUP BY payload_id HAVING count(*) > 1"))
+        (last_payload,) = read("SELECT coalesce(max(id), 0) FROM payload").fetchone()
+        namespace.payloads.load_shares(shared, last_payload + 1)
+        self._load_sessions(namespace)
+        self._load_entries(namespace)
+        for entity_id, message_id, at_ms in read("SELECT entity_id, message_id, at_ms FROM seen ORDER BY at_ms"):
+            registry.owners[entity_id * 4].seen.load(message_id, at_ms)
+        row = read("SELECT value FROM setting WHERE name = 'authorization_rules'").fetchone()
+        if row is not None:
+            registry.authorization_rules = tuple(map(AuthorizationRule.from_plain, json.loads(row[0])))
+
+    def _load_sessions(self, namespace: Namespace) -> None:
+        for queue_id, session_id, state, updated_ms in self._reader.execute(
+            "SELECT queue_id, session_id, state, updated_ms FROM session"
+        ):
+            session = namespace.registry.queue_by_id(queue_id).session(session_id)
+            session.state, session.updated_ms = state, updated_ms
+
+    def _load_entries(self, namespace: Namespace) -> None:
+        counted: set[int] = set()
+        for row in self._reader.execute(
+            "SELECT queue_id, sequence_number, payload_id, size, state, enqueued_ms, expires_ms, delivery_count, "
+            "session_id, scheduled_ms, origin FROM entry ORDER BY queue_id, sequence_number"
+        ):
+            queue_id, number, payload_id, size, state, enqueued_ms, expires_ms, deliveries, session, when, origin = row
+            entry = Entry(
+                number,
+                payload_id,
+                size,
+                State(state),
+                enqueued_ms,
+                expires_ms,
+                delivery_count=deliveries,
+                session_id=session,
+                scheduled_ms=when,
+                origin=origin,
+            )
+            namespace.registry.queue_by_id(queue_id).load(entry)
+            namespace.count_loaded(queue_id, entry, counted)
+
+    # -- writing (in the writer's thread)
+
+    def commit(self, changes: Changes) -> None:
+        """Writes one group in one transaction; when it returns, the group is on disk."""
+        writer = self._writer
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            self._write(writer, changes)
+            writer.execute("COMMIT")
+        except BaseException:
+            writer.execute("ROLLBACK")
+            raise
+
+    def _write(self, writer: sqlite3.Connection, changes: Changes) -> None:
+        many = writer.executemany
+        for row in changes.entities:
+            if isinstance(row, int):
+                writer.execute("DELETE FROM entity WHERE id = ?", (row,))
+            else:
+                writer.execute(
+                    "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                    "description = excluded.description, updated_ms = excluded.updated_ms, "
+                    "accessed_ms = excluded.accessed_ms",
+                    row,
+                )
+        if changes.payloads:
+            many("INSERT INTO payload VALUES (?, ?)", changes.payloads)
+        if changes.entries:
+            many("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", changes.entries)
+        if changes.sequences:
+            many("INSERT OR REPLACE INTO sequence VALUES (?, ?)", changes.sequences.items())
+        if changes.sessions:
+            rows = [(queue_id, session_id, *value) for (queue_id, session_id), value in changes.sessions.items()]
+            many("INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)", rows)
+        if changes.seen_drops:
+            many("DELETE FROM seen WHERE entity_id = ? AND at_ms <= ?", changes.seen_drops)
+        if changes.seen:
+            many("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", changes.seen)
+        if changes.settings:
+            many("INSERT OR REPLACE INTO setting VALUES (?, ?)", changes.settings.items())
+        if changes.entry_drops:
+            many("DELETE FROM entry WHERE queue_id = ? AND sequence_number = ?", changes.entry_drops)
+        if changes.payload_drops:
+            many("DELETE FROM payload WHERE id = ?", [(payload_id,) for payload_id in changes.payload_drops])
+        gone = [row for row in changes.entities if isinstance(row, int)]
+        if gone:
+            ranges = [(entity_id * 4, entity_id * 4 + 3) for entity_id in gone]
+            many("DELETE FROM seen WHERE entity_id = ?", [(entity_id,) for entity_id in gone])
+            many("DELETE FROM sequence WHERE queue_id BETWEEN ? AND ?", ranges)
+            many("DELETE FROM session WHERE queue_id BETWEEN ? AND ?", ranges)
+
+    def write_access_times(self, times: list[tuple[int, int]]) -> None:
+        self._writer.execute("BEGIN IMMEDIATE")
+        self._writer.executemany("UPDATE entity SET accessed_ms = ? WHERE id = ?", times)
+        self._writer.execute("COMMIT")
