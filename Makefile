@@ -32,7 +32,7 @@ soak: setup  ## The kill tests, many more rounds than in `make test`
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_server.py $(ARGS)
 
 conformance-full: setup  ## The whole live test suite of azure-servicebus against the embedded namespace
-	@PAIRBUS_CONFORMANCE=full $(bin)/pytest --timeout=0 tests/conformance $(ARGS)
+	@$(bin)/python scripts/conformance.py $(ARGS)
 
 clean:  ## Remove what was built, the environment included
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output
