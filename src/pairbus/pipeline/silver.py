@@ -1,0 +1,143 @@
+"""Ledger lines (bronze) to clean records (silver). Pure functions from frames to frames.
+
+The ledger's files are the bronze: published files never change, so they are read as they are. A line becomes
+a silver record, or it is quarantined with its reason; nothing is dropped. Names of namespaces and entities
+are case-insensitive and come out in lower case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from pairbus.costs.billing import BILLED_ONCE, BILLED_PER_UNIT, UNIT_BYTES
+from pairbus.ledger.records import BACKLOG_SEGMENT, SCHEMA_VERSION, Operation, Outcome, Role
+
+BROKEN = "_broken"
+
+LINE_SCHEMA = t.StructType(
+    [
+        t.StructField("v", t.IntegerType()),
+        t.StructField("n", t.LongType()),
+        t.StructField("process", t.StringType()),
+        t.StructField("at_us", t.LongType()),
+        t.StructField("role", t.StringType()),
+        t.StructField("operation", t.StringType()),
+        t.StructField("namespace", t.StringType()),
+        t.StructField("entity", t.StringType()),
+        t.StructField("destination", t.StringType()),
+        t.StructField("source", t.StringType()),
+        t.StructField("route", t.StringType()),
+        t.StructField("outcome", t.StringType()),
+        t.StructField("message_id", t.StringType()),
+        t.StructField("bytes", t.LongType()),
+        t.StructField("billed", t.LongType()),
+        t.StructField("error", t.StringType()),
+        t.StructField("latency_us", t.LongType()),
+        t.StructField("episode", t.StringType()),
+        t.StructField("state_from", t.StringType()),
+        t.StructField("state_to", t.StringType()),
+        t.StructField("cause", t.StringType()),
+        t.StructField("count", t.LongType()),
+        t.StructField(BROKEN, t.StringType()),
+    ]
+)
+"""The fields of a ledger line that the tables use. A field that an older writer left out is null or its
+default; one that a newer writer added is ignored."""
+
+
+def read_lines(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
+    """The lines of ledger files, parsed where they can be; `file` is the name of the file."""
+    if not files:
+        return spark.createDataFrame([], LINE_SCHEMA).withColumn("file", f.lit(""))
+    reader = spark.read.schema(LINE_SCHEMA).option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", BROKEN)
+    return reader.json([str(path) for path in files]).withColumn("file", f.col("_metadata.file_name"))
+
+
+def quarantine(lines: DataFrame) -> DataFrame:
+    """What cannot be a record, with the reason: columns file, reason, line (null where only a field is
+    wrong).
+    """
+    return (
+        lines.withColumn("reason", _reason())
+        .where("reason is not null")
+        .select("file", "process", "n", "reason", f.col(BROKEN).alias("line"))
+    )
+
+
+def silver(lines: DataFrame) -> DataFrame:
+    """Clean records: see docs/reference/tables.md for the columns."""
+    clean = lines.where(_reason().isNull())
+    namespace, entity = f.lower(f.coalesce("namespace", f.lit(""))), f.lower(f.coalesce("entity", f.lit("")))
+    destination, source = f.lower("destination"), f.lower("source")
+    on_backlog = f.contains(entity, f.lit(BACKLOG_SEGMENT))
+    at = f.timestamp_micros("at_us")
+    return clean.select(
+        "process",
+        "n",
+        at.alias("at"),
+        f.to_date(at).alias("day"),
+        "role",
+        "operation",
+        namespace.alias("namespace"),
+        entity.alias("entity"),
+        f.coalesce(destination, entity).alias("target"),
+        _primary(namespace, entity, source, on_backlog).alias("primary"),
+        f.when(on_backlog, entity).otherwise(source).alias("backlog"),
+        on_backlog.alias("on_backlog"),
+        "route",
+        f.coalesce("outcome", f.lit(Outcome.OK.value)).alias("outcome"),
+        "message_id",
+        f.coalesce("bytes", f.lit(0)).alias("bytes"),
+        _billed().alias("billed"),
+        "error",
+        f.coalesce("latency_us", f.lit(0)).alias("latency_us"),
+        "episode",
+        "state_from",
+        "state_to",
+        "cause",
+        f.coalesce("count", f.lit(1)).alias("count"),
+        "file",
+    )
+
+
+def _reason() -> Column:
+    operations = [operation.value for operation in Operation]
+    return (
+        f.when(f.col(BROKEN).isNotNull(), "not a JSON object of the ledger's fields")
+        .when(f.col("v").isNull(), "no version")
+        .when(f.col("v") > SCHEMA_VERSION, f"version newer than {SCHEMA_VERSION}")
+        .when(f.col("process").isNull() | f.col("n").isNull(), "no process or number")
+        .when(f.col("at_us").isNull() | ~f.col("at_us").between(0, 4_102_444_800_000_000), "no time of this century")
+        .when(~f.coalesce(f.col("operation"), f.lit("")).isin(operations), "unknown operation")
+        .when(~f.coalesce(f.col("role"), f.lit("")).isin([role.value for role in Role]), "unknown role")
+        .when(f.coalesce(f.col("bytes"), f.lit(0)) < 0, "negative size")
+    )
+
+
+def _primary(namespace: Column, entity: Column, source: Column, on_backlog: Column) -> Column:
+    """The pairing's primary: it heads a backlog queue's path; elsewhere it is the namespace's first label."""
+    path = f.when(on_backlog, entity).otherwise(source)
+    return f.coalesce(
+        f.substring_index(path, BACKLOG_SEGMENT, 1),
+        f.substring_index(namespace, ".", 1),
+    )
+
+
+def _billed() -> Column:
+    """The rule of `pairbus.costs.billing.billed_operations`, as a column."""
+    per_unit = [operation.value for operation in BILLED_PER_UNIT]
+    once = [operation.value for operation in BILLED_ONCE]
+    units = f.greatest(f.lit(1), f.ceil(f.coalesce(f.col("bytes"), f.lit(0)) / UNIT_BYTES)).cast("long")
+    return (
+        f.when(f.col("billed").isNotNull(), f.col("billed"))
+        .when(f.col("outcome") == Outcome.FAILED.value, 0)
+        .when(f.col("operation").isin(per_unit), units)
+        .when(f.col("operation").isin(once), 1)
+        .otherwise(0)
+        .cast("long")
+    )

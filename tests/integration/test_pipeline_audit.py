@@ -1,0 +1,290 @@
+"""The audit on real Spark: ledgers made by hand, one situation each, and the verdict they must get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
+from pairbus.pipeline.audit import KEY, audit
+from pairbus.pipeline.report import Summary, summarise
+from pairbus.pipeline.silver import read_lines, silver
+
+QUEUE = "contoso/x-servicebus-transfer/0"
+OTHER_QUEUE = "contoso/x-servicebus-transfer/1"
+
+
+class Story:
+    """Writes what clients, syphons and receivers would have written about messages."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self._writer = writer
+
+    def sent(self, message_id: str, outcome: Outcome = Outcome.OK) -> None:
+        self._writer.record(
+            Operation.SEND, "contoso", "orders", message_id=message_id, route=Route.PRIMARY, outcome=outcome
+        )
+
+    def diverted(self, message_id: str, outcome: Outcome = Outcome.OK, queue: str = QUEUE) -> None:
+        self._writer.record(
+            Operation.DIVERT,
+            "fabrikam",
+            queue,
+            destination="orders",
+            message_id=message_id,
+            route=Route.BACKLOG,
+            outcome=outcome,
+        )
+
+    def spooled(self, message_id: str) -> None:
+        self._writer.record(Operation.SPOOL, "contoso", "orders", message_id=message_id, route=Route.SPOOL)
+
+    def unspooled(self, message_id: str, *, home: bool) -> None:
+        if home:
+            self._writer.record(Operation.SEND, "contoso", "orders", message_id=message_id, route=Route.SPOOL)
+        else:
+            self._writer.record(
+                Operation.DIVERT,
+                "fabrikam",
+                QUEUE,
+                destination="orders",
+                message_id=message_id,
+                route=Route.SPOOL,
+            )
+
+    def restored(self, message_id: str, outcome: Outcome = Outcome.OK, queue: str = QUEUE) -> None:
+        self._writer.record(
+            Operation.RESTORE,
+            "contoso",
+            "orders",
+            source=queue,
+            message_id=message_id,
+            route=Route.SYPHON,
+            role=Role.SYPHON,
+            outcome=outcome,
+        )
+
+    def settled(self, operation: Operation, message_id: str, queue: str = QUEUE) -> None:
+        self._writer.record(operation, "fabrikam", queue, destination="orders", message_id=message_id, role=Role.SYPHON)
+
+    def received(self, message_id: str, entity: str = "Orders") -> None:
+        self._writer.record(Operation.COMPLETE, "contoso", entity, message_id=message_id, role=Role.RECEIVER)
+
+
+def direct(story: Story) -> None:
+    story.sent("m")
+    story.received("m")
+
+
+def home_again(story: Story) -> None:
+    story.diverted("m")
+    story.restored("m")
+    story.settled(Operation.COMPLETE, "m")
+    story.received("m")
+
+
+def still_there(story: Story) -> None:
+    story.diverted("m")
+
+
+def dead_lettered(story: Story) -> None:
+    story.diverted("m")
+    story.settled(Operation.DEAD_LETTER, "m")
+
+
+def expired(story: Story) -> None:
+    story.diverted("m")
+    story.settled(Operation.EXPIRE, "m")
+
+
+def removed_without_restoring(story: Story) -> None:
+    story.diverted("m")
+    story.settled(Operation.COMPLETE, "m")
+
+
+def restored_twice(story: Story) -> None:
+    story.diverted("m")
+    story.restored("m")
+    story.restored("m")
+    story.settled(Operation.COMPLETE, "m")
+
+
+def in_doubt_then_diverted(story: Story) -> None:
+    """The primary took it but did not answer: two copies reach the receivers."""
+    story.sent("m", Outcome.UNKNOWN)
+    story.diverted("m")
+    story.restored("m")
+    story.settled(Operation.COMPLETE, "m")
+    story.received("m")
+    story.received("m")
+
+
+def in_doubt_merged(story: Story) -> None:
+    story.sent("m", Outcome.UNKNOWN)
+    story.diverted("m")
+    story.restored("m")
+    story.settled(Operation.COMPLETE, "m")
+    story.received("m")
+
+
+def two_backlog_queues(story: Story) -> None:
+    """No answer from the first backlog queue, so it went to a second one as well."""
+    story.diverted("m", Outcome.UNKNOWN)
+    story.diverted("m", queue=OTHER_QUEUE)
+    for queue in (QUEUE, OTHER_QUEUE):
+        story.restored("m", queue=queue)
+        story.settled(Operation.COMPLETE, "m", queue=queue)
+
+
+def spooled_and_waiting(story: Story) -> None:
+    story.spooled("m")
+
+
+def spooled_then_backlog(story: Story) -> None:
+    story.spooled("m")
+    story.unspooled("m", home=False)
+    story.restored("m")
+    story.settled(Operation.COMPLETE, "m")
+
+
+def spooled_then_home(story: Story) -> None:
+    story.spooled("m")
+    story.unspooled("m", home=True)
+
+
+def spooled_then_stuck(story: Story) -> None:
+    story.spooled("m")
+    story.unspooled("m", home=False)
+
+
+def never_accepted(story: Story) -> None:
+    story.sent("m", Outcome.UNKNOWN)
+    story.received("m")
+
+
+SITUATIONS: list[tuple[Callable[[Story], None], str, dict[str, int]]] = [
+    (direct, "delivered", {"accepted": 1, "delivered": 1}),
+    (home_again, "delivered", {"accepted": 1, "delivered": 1, "restored": 1}),
+    (still_there, "waiting", {"accepted": 1, "delivered": 0, "waiting": 1}),
+    (dead_lettered, "dead-lettered", {"accepted": 1, "delivered": 0, "dead_lettered": 1}),
+    (expired, "expired", {"accepted": 1, "delivered": 0, "expired": 1}),
+    (removed_without_restoring, "lost", {"accepted": 1, "lost": 1, "waiting": 0}),
+    (restored_twice, "duplicated", {"accepted": 1, "delivered": 1, "duplicates": 1}),
+    (in_doubt_then_diverted, "duplicated", {"accepted": 1, "delivered": 1, "duplicates": 1, "in_doubt": 1}),
+    (in_doubt_merged, "delivered", {"accepted": 1, "delivered": 1, "duplicates": 0}),
+    (two_backlog_queues, "duplicated", {"accepted": 1, "delivered": 1, "duplicates": 1}),
+    (spooled_and_waiting, "waiting", {"accepted": 1, "waiting": 1}),
+    (spooled_then_backlog, "delivered", {"accepted": 1, "delivered": 1}),
+    (spooled_then_home, "delivered", {"accepted": 1, "delivered": 1}),
+    (spooled_then_stuck, "waiting", {"accepted": 1, "waiting": 1}),
+    (never_accepted, "never accepted", {"accepted": 0, "delivered": 0, "duplicates": 0}),
+]
+
+
+@pytest.mark.parametrize(("situation", "verdict", "counts"), SITUATIONS, ids=lambda v: getattr(v, "__name__", ""))
+def test_verdicts(
+    spark: SparkSession,
+    tmp_path: Path,
+    situation: Callable[[Story], None],
+    verdict: str,
+    counts: dict[str, int],
+) -> None:
+    with LedgerWriter(tmp_path) as writer:
+        situation(Story(writer))
+    row = audit(silver(read_lines(spark, sorted(tmp_path.iterdir())))).collect()[0]
+    assert row["verdict"] == verdict
+    assert {name: row[name] for name in counts} == counts
+    assert (row["primary"], row["target"], row["message_id"]) == ("contoso", "orders", "m")
+
+
+def everything(folder: Path) -> None:
+    """All situations at once, each with an id of its own, spread over two processes' ledgers."""
+    with LedgerWriter(folder) as one, LedgerWriter(folder) as two:
+        for number, (situation, _, _) in enumerate(SITUATIONS):
+            writer = _Renamed((one, two)[number % 2], situation.__name__)
+            situation(Story(writer))  # type: ignore[arg-type]
+        one.record(Operation.PING, "contoso", "orders", route=Route.PRIMARY)
+        one.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY)
+
+
+class _Renamed:
+    def __init__(self, writer: LedgerWriter, name: str) -> None:
+        self._writer, self._name = writer, name
+
+    def record(self, *arguments: object, **options: object) -> None:
+        self._writer.record(*arguments, **{**options, "message_id": self._name})  # type: ignore[arg-type]
+
+
+def test_a_summary_adds_up(spark: SparkSession, tmp_path: Path) -> None:
+    everything(tmp_path)
+    summary = summarise(spark, tmp_path)
+    assert summary == Summary(
+        accepted=14,
+        delivered=8,
+        dead_lettered=1,
+        expired=1,
+        waiting=3,
+        lost=1,
+        duplicates=3,
+        diverted=11,
+        spooled=4,
+        restored=8,
+        pings=1,
+        billed_operations=27,
+        unidentified=1,
+        unrecorded=0,
+        broken_lines=0,
+        died=0,
+    )
+    assert summary.sentence == ("accepted 14: delivered 8, dead-lettered 1, expired 1, waiting 3, lost 1, duplicates 3")
+
+
+def test_what_is_not_in_the_queues_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path) as writer:
+        for message_id in ("there", "deleted"):
+            _tell(still_there, writer, message_id)
+        _tell(home_again, writer, "home")
+    seen = spark.createDataFrame([("contoso", "orders", "there", "backlog")], [*KEY, "place"])
+    summary = summarise(spark, tmp_path, seen=seen)
+    assert (summary.accepted, summary.delivered, summary.waiting, summary.lost) == (3, 1, 1, 1)
+    rows = audit(silver(read_lines(spark, sorted(tmp_path.iterdir()))), seen=seen).where("verdict = 'lost'")
+    assert [row["message_id"] for row in rows.collect()] == ["deleted"]
+
+
+def test_with_receipts_the_primary_taking_a_message_is_not_enough(spark: SparkSession, tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path) as writer:
+        _tell(direct, writer, "received")
+        Story(writer).sent("taken only")
+        _tell(home_again, writer, "home and received")
+        for _ in range(2):
+            Story(writer).sent("sent twice, merged by duplicate detection")
+        Story(writer).received("sent twice, merged by duplicate detection")
+    by_arrival, by_receipt = (summarise(spark, tmp_path, require_receipts=required) for required in (False, True))
+    assert by_arrival.sentence == "accepted 5 = delivered 5, lost 0, duplicates 0"
+    assert by_receipt.sentence == "accepted 5: delivered 4, waiting 1, lost 0, duplicates 0"
+
+
+def _tell(situation: Callable[[Story], None], writer: LedgerWriter, message_id: str) -> None:
+    situation(Story(_Renamed(writer, message_id)))  # type: ignore[arg-type]
+
+
+def test_an_open_ledger_and_a_torn_line_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "gone-1-abc.000001.jsonl.open").write_text('{"v":1,"n":1,"process":"gone-1-abc","at_us":17000')
+    with LedgerWriter(tmp_path) as writer:
+        direct(Story(writer))
+        assert writer.flush()
+        summary = summarise(spark, tmp_path)
+    assert summary.broken_lines == 1
+    assert (summary.accepted, summary.delivered) == (1, 1)
+
+
+def test_an_empty_ledger_is_balanced(spark: SparkSession, tmp_path: Path) -> None:
+    assert summarise(spark, tmp_path).sentence == "accepted 0 = delivered 0, lost 0, duplicates 0"
+
+
+def test_a_missing_folder_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ledger folder .*nowhere does not exist"):
+        summarise(spark, tmp_path / "nowhere")
