@@ -17,7 +17,7 @@ find_python() {
     local name
     for name in .venv/bin/python ${PAIRBUS_PYTHON:-} python3 python3.13 python3.12 python3.11; do
         if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            "$name" -c 'import sys; print(sys.executable)'
+            command -v "$name"
             return
         fi
     done
@@ -34,8 +34,11 @@ fingerprint() {
 }
 
 check_machine() {
-    command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || refuse \
-        "a C compiler is needed once, to build python-qpid-proton; install one (Debian and Ubuntu: apt-get install gcc libc6-dev)."
+    local compiler
+    compiler=${CC:-$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("CC") or "cc")')}
+    command -v "${compiler%% *}" >/dev/null || refuse \
+        "the C compiler ${compiler%% *} is needed once, to build python-qpid-proton; install it" \
+        "(Debian and Ubuntu: apt-get install gcc libc6-dev)."
     "$python" -c 'import pathlib, sysconfig, sys
 sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").is_file())' || refuse \
         "the C headers of $python are needed once, to build python-qpid-proton; install them (Debian and Ubuntu: apt-get install python3-dev)."
@@ -80,7 +83,7 @@ if ! mkdir -p "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/u
 fi
 
 say "Setting up .venv (the first time takes a minute or two: Spark is large) ..."
-[ "$python" = "$PWD/.venv/bin/python" ] || "$uv" venv --quiet --clear --python "$python" .venv
+[ "$python" = .venv/bin/python ] || "$uv" venv --quiet --clear --python "$python" .venv
 failed="the packages could not be installed (the lines above say why); mend that and run the command again."
 "$uv" pip sync --quiet --python .venv/bin/python --require-hashes \
     --build-constraints requirements/build.txt requirements/lock.txt || refuse "$failed"
