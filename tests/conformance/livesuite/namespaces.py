@@ -66,7 +66,7 @@ def stop_all() -> None:
 def _serve(name: str) -> Namespace:
     folder = Path(tempfile.mkdtemp(prefix=f"pairbus-conformance-{name}-"))
     ready_file = folder / "ready.json"
-    command = [sys.executable, "-m", "pairbus", "serve", name, "--port", "0", "--data", str(folder / "data")]
+    command = [sys.executable, "-m", "pairbus.cli", "serve", name, "--port", "0", "--data", str(folder / "data")]
     log = (folder / "server.log").open("wb")
     with log:
         process = subprocess.Popen([*command, "--ready-file", str(ready_file)], stdout=log, stderr=subprocess.STDOUT)

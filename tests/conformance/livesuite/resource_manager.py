@@ -117,7 +117,7 @@ class _Namespaces:
     ) -> Resource:
         """Keys of a whole namespace are not in the administration API, but in the embedded server's control."""
         key = self._keys[name, rule] = _new_key()
-        body = {"key_name": rule, "rights": [str(right) for right in wanted.rights], "primary_key": key}
+        body = {"rights": [str(right) for right in wanted.rights], "primary_key": key}
         _control(namespaces.start(name), "PUT", f"/$pairbus/authorization-rules/{rule}", body)
         return Resource(rule)
 
