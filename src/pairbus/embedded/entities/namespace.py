@@ -237,7 +237,7 @@ class Namespace:
         """Deletes up to `count` of the oldest active messages nobody holds; how many."""
         if place.queue.requires_session:
             raise NotAllowedError(f"'{place.entity.path}' requires sessions: messages cannot be deleted in batches.")
-        chosen = []
+        chosen: list[Entry] = []
         for entry in place.queue.entries.values():
             if len(chosen) >= count:
                 break
