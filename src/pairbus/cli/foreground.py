@@ -16,7 +16,7 @@ import typer
 
 from pairbus.cli.refusal import Refusal
 from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, run_file, running_servers
-from pairbus.embedded.server import EmbeddedServer
+from pairbus.embedded.server import EmbeddedServer, ServerStartError
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,10 @@ def serve(
             # Whoever started us holds the other end: if it dies, however it dies, we go too.
             loop.add_reader(0, _note_end_of_stdin, told_to_stop)
         server = EmbeddedServer(name, data, host=host, port=port, config=config)
-        await server.start()
+        try:
+            await server.start()
+        except ServerStartError as error:
+            raise Refusal(str(error)) from error
         try:
             await _described(server, places, told_to_stop)
         finally:
