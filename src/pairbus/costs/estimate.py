@@ -1,0 +1,189 @@
+"""What a pairing costs, before there is one. PURE, and instant.
+
+The formulae are those of the cost rules: idle receives are billed for each pump, pings for each failed-over
+entity of each paired client, and every message that travels through a backlog is four operations per started
+64 KB. Each line carries its formula with the numbers put in, for `explain`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+
+from pairbus.costs.billing import TRANSIT_OPERATIONS, units
+from pairbus.costs.bills import added_amount
+from pairbus.costs.tariffs import Plan, Tariff
+
+IDLE_RECEIVES_PER_HOUR = 4
+"""A pump waits in receives of 15 minutes."""
+HOURS_PER_DAY = 24
+DAYS = 30
+HOURS = HOURS_PER_DAY * DAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The primary out of reach, `times` in 30 days, while `messages_per_second` of the whole fleet go on."""
+
+    hours: float
+    messages_per_second: float
+    message_bytes: int = 1024
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Who is paired, and how. Names and defaults are those of the pairing's options."""
+
+    clients: int = 1
+    entities: int = 1
+    backlog_queue_count: int = 10
+    syphons: int = 1
+    failover_interval_seconds: float = 60.0
+    ping_interval_seconds: float = 60.0
+    recovery_pings: int = 1
+    primary_operations: int = 0
+    """Operations of the primary in 30 days without the pairing: they decide in which step the added ones
+    fall.
+    """
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("clients", 1),
+            ("entities", 1),
+            ("backlog_queue_count", 1),
+            ("syphons", 0),
+            ("failover_interval_seconds", 0),
+            ("ping_interval_seconds", 1),
+            ("recovery_pings", 1),
+            ("primary_operations", 0),
+        ):
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"The fleet's {name} is {value}; it must be {least} or more.")
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateLine:
+    """Operations that one cause adds to one namespace in 30 days."""
+
+    cause: str
+    namespace: str
+    per_hour: float | None
+    per_day: float | None
+    per_30_days: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    lines: tuple[EstimateLine, ...]
+    currency: str
+    tariff: str
+    plan: str
+    primary_amount: Decimal
+    """What the added operations cost the primary in 30 days, by the steps they fall into."""
+    secondary_amount: Decimal
+    """The same for the secondary, its base charge included."""
+
+    @property
+    def total(self) -> Decimal:
+        return self.primary_amount + self.secondary_amount
+
+    def operations(self, namespace: str) -> int:
+        return sum(line.per_30_days for line in self.lines if line.namespace == namespace)
+
+    def explain(self) -> list[str]:
+        """The formulae with the numbers put in, one sentence each."""
+        return [f"{line.cause} ({line.namespace}): {line.formula}" for line in self.lines]
+
+
+def pings_in_outage(fleet: Fleet, outage_hours: float) -> int:
+    """Pings of one entity in one client: one every interval while failed over, the last is the one that
+    works.
+    """
+    failed_over = outage_hours * 3600 - fleet.failover_interval_seconds
+    if failed_over <= 0:
+        return 0
+    return math.ceil(failed_over / fleet.ping_interval_seconds) + fleet.recovery_pings - 1
+
+
+def diverted_in_outage(fleet: Fleet, outage: Outage) -> int:
+    """Messages that go to the backlog: from the end of the failover interval to the ping that works."""
+    pings = pings_in_outage(fleet, outage.hours)
+    return math.ceil(outage.messages_per_second * pings * fleet.ping_interval_seconds)
+
+
+def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: Outage | None = None) -> Estimate:
+    """What pairing adds in 30 days."""
+    lines = [_creation(fleet), _idle(fleet)]
+    if outage is not None:
+        lines += _outage_lines(fleet, outage)
+    prices = tariff.plan(plan)
+    primary = sum(line.per_30_days for line in lines if line.namespace == "primary")
+    secondary = sum(line.per_30_days for line in lines if line.namespace == "secondary")
+    return Estimate(
+        lines=tuple(lines),
+        currency=tariff.currency,
+        tariff=f"{tariff.name} of {tariff.valid_from.isoformat()}",
+        plan=plan,
+        primary_amount=added_amount(prices, fleet.primary_operations, primary),
+        secondary_amount=added_amount(prices, 0, secondary) + _standing(prices),
+    )
+
+
+def _standing(plan: Plan) -> Decimal:
+    """What the secondary costs for being there; a Premium namespace has at least one messaging unit."""
+    return HOURS * (plan.base_per_hour + plan.messaging_unit_per_hour)
+
+
+def _creation(fleet: Fleet) -> EstimateLine:
+    count = fleet.backlog_queue_count
+    return EstimateLine("creation", "secondary", None, None, count, f"{count} backlog queues, created once = {count}")
+
+
+def _idle(fleet: Fleet) -> EstimateLine:
+    pumps = fleet.syphons * fleet.backlog_queue_count
+    hourly = pumps * IDLE_RECEIVES_PER_HOUR
+    formula = (
+        f"{fleet.syphons} syphons x {fleet.backlog_queue_count} pumps x {IDLE_RECEIVES_PER_HOUR} receives an hour "
+        f"= {hourly:,} an hour, {hourly * HOURS_PER_DAY:,} a day, {hourly * HOURS:,} in {DAYS} days"
+    )
+    return EstimateLine("idle receives", "secondary", hourly, hourly * HOURS_PER_DAY, hourly * HOURS, formula)
+
+
+def _outage_lines(fleet: Fleet, outage: Outage) -> list[EstimateLine]:
+    pings_each = pings_in_outage(fleet, outage.hours)
+    pings = pings_each * fleet.entities * fleet.clients * outage.times
+    messages = diverted_in_outage(fleet, outage) * outage.times
+    each = units(outage.message_bytes)
+    half = TRANSIT_OPERATIONS // 2
+    times = f"{outage.times} outages" if outage.times != 1 else "1 outage"
+    travel = f"{messages:,} diverted messages x {each} units of 64 KB x {half} of {TRANSIT_OPERATIONS} operations"
+    return [
+        EstimateLine(
+            "pings",
+            "primary",
+            None,
+            None,
+            pings,
+            f"{times} x {fleet.entities} entities x {fleet.clients} clients x {pings_each} pings = {pings:,}",
+        ),
+        EstimateLine(
+            "diverted messages",
+            "secondary",
+            None,
+            None,
+            messages * each * half,
+            f"{travel} (send to the backlog, receive from it) = {messages * each * half:,}",
+        ),
+        EstimateLine(
+            "diverted messages",
+            "primary",
+            None,
+            None,
+            messages * each * half,
+            f"{travel} (send to the primary, receive from it) = {messages * each * half:,}",
+        ),
+    ]

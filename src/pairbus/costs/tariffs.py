@@ -1,0 +1,140 @@
+"""Prices, as data. PURE.
+
+A tariff is a dated TOML file: for each plan (basic, standard, premium) what an hour, a million operations and
+a brokered connection cost, in steps per namespace and month. Several files with one name are one tariff over
+time: each holds from its `valid_from` until the next one's. Nothing in the code knows a price.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from importlib.resources import files
+from typing import Any
+
+
+class TariffError(ValueError):
+    """A tariff file that cannot be used; the text names the file, the field and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A price that holds up to a number of operations (or connections) in a month; None: without end."""
+
+    up_to: int | None
+    price: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The prices of one plan: per hour, per million operations, per connection and month."""
+
+    name: str
+    base_per_hour: Decimal
+    messaging_unit_per_hour: Decimal
+    operations: tuple[Step, ...]
+    connections: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    name: str
+    valid_from: date
+    currency: str
+    source: str
+    plans: Mapping[str, Plan]
+
+    def plan(self, name: str) -> Plan:
+        try:
+            return self.plans[name]
+        except KeyError:
+            raise TariffError(
+                f"The tariff {self.name} has no plan {name!r}; it has {', '.join(sorted(self.plans))}."
+            ) from None
+
+
+def parse_tariff(text: str, where: str) -> Tariff:
+    """Read a tariff file's text; `where` names it in errors."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TariffError(f"The tariff {where} is not TOML: {error}.") from error
+    _known(data, {"name", "valid_from", "currency", "source", "plans"}, where)
+    for field, kind in (("name", str), ("valid_from", date), ("currency", str), ("source", str), ("plans", dict)):
+        if not isinstance(data.get(field), kind):
+            raise TariffError(f"The tariff {where} needs {field}, a {kind.__name__}; it has {data.get(field)!r}.")
+    plans = {name: _plan(name, body, f"{where}, plan {name}") for name, body in data["plans"].items()}
+    if not plans:
+        raise TariffError(f"The tariff {where} has no plans; give at least one, such as [plans.standard].")
+    return Tariff(data["name"], data["valid_from"], data["currency"], data["source"], plans)
+
+
+def _plan(name: str, body: Any, where: str) -> Plan:
+    if not isinstance(body, dict):
+        raise TariffError(f"The tariff {where} must be a table of prices; it is {body!r}.")
+    _known(body, {"base_per_hour", "messaging_unit_per_hour", "operations", "connections"}, where)
+    return Plan(
+        name=name,
+        base_per_hour=_price(body.get("base_per_hour", "0"), f"{where}, base_per_hour"),
+        messaging_unit_per_hour=_price(body.get("messaging_unit_per_hour", "0"), f"{where}, messaging_unit_per_hour"),
+        operations=_steps(body.get("operations", []), "price_per_million", f"{where}, operations"),
+        connections=_steps(body.get("connections", []), "price_each", f"{where}, connections"),
+    )
+
+
+def _steps(body: Any, price: str, where: str) -> tuple[Step, ...]:
+    if not isinstance(body, list):
+        raise TariffError(f"The tariff {where} must be a list of steps; it is {body!r}.")
+    steps: list[Step] = []
+    for number, entry in enumerate(body, 1):
+        here = f"{where}, step {number}"
+        if not isinstance(entry, dict) or price not in entry:
+            raise TariffError(f"The tariff {here} needs {price}; it is {entry!r}.")
+        _known(entry, {"up_to", price}, here)
+        up_to = entry.get("up_to")
+        floor = 0 if not steps else steps[-1].up_to
+        if floor is None or (up_to is not None and (not isinstance(up_to, int) or up_to <= floor)):
+            raise TariffError(f"The tariff {here} has up_to {up_to!r}; steps must grow, only the last is without.")
+        steps.append(Step(up_to, _price(entry[price], f"{here}, {price}")))
+    if steps and steps[-1].up_to is not None:
+        raise TariffError(f"The tariff {where} ends at {steps[-1].up_to:,}; the last step must have no up_to.")
+    return tuple(steps)
+
+
+def _price(value: Any, where: str) -> Decimal:
+    try:
+        price = Decimal(value) if isinstance(value, str | int) else Decimal("NaN")
+    except InvalidOperation:
+        price = Decimal("NaN")
+    if not price.is_finite() or price < 0:
+        raise TariffError(f'The tariff {where} is {value!r}; give a price as text, such as "0.80".')
+    return price
+
+
+def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
+    unknown = sorted(set(table) - names)
+    if unknown:
+        raise TariffError(f"The tariff {where} has {unknown[0]!r}; known are {', '.join(sorted(names))}.")
+
+
+def shipped_tariffs() -> tuple[Tariff, ...]:
+    """The tariffs that come with the package."""
+    folder = files("pairbus.costs") / "prices"
+    return tuple(
+        parse_tariff(file.read_text(encoding="utf-8"), file.name)
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".toml")
+    )
+
+
+def tariff_for(tariffs: Iterable[Tariff], name: str, day: date) -> Tariff:
+    """The tariff of that name which holds on `day`: the latest that had begun, else the first one known."""
+    named = sorted((tariff for tariff in tariffs if tariff.name == name), key=lambda tariff: tariff.valid_from)
+    if not named:
+        known = ", ".join(sorted({tariff.name for tariff in tariffs})) or "none"
+        raise TariffError(f"There is no tariff {name!r}; known are {known}.")
+    begun = [tariff for tariff in named if tariff.valid_from <= day]
+    return begun[-1] if begun else named[0]

@@ -1,0 +1,126 @@
+"""The estimate's figures, and what wrong tariffs and fleets are told."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+
+import pytest
+
+from pairbus.costs import Fleet, Outage, TariffError, estimate, parse_tariff, shipped_tariffs, tariff_for
+from pairbus.costs.estimate import diverted_in_outage, pings_in_outage
+
+USD = tariff_for(shipped_tariffs(), "azure-usd", date(2025, 6, 1))
+
+
+def test_the_idle_figures() -> None:
+    idle = next(line for line in estimate(Fleet(), USD).lines if line.cause == "idle receives")
+    assert (idle.per_hour, idle.per_day, idle.per_30_days) == (40, 960, 28_800)
+    assert "40 an hour, 960 a day, 28,800 in 30 days" in idle.formula
+
+
+@pytest.mark.parametrize(
+    ("hours", "failover", "interval", "recovery", "pings"),
+    [
+        (1.0, 60, 60, 1, 59),
+        (1.0, 0, 60, 1, 60),
+        (1.0, 60, 60, 3, 61),
+        (1.0, 60, 61, 1, 59),
+        (60 / 3600, 60, 60, 1, 0),
+        (61 / 3600, 60, 60, 1, 1),
+        (0.0, 0, 60, 1, 0),
+    ],
+)
+def test_pings_of_one_entity(hours: float, failover: int, interval: int, recovery: int, pings: int) -> None:
+    fleet = Fleet(failover_interval_seconds=failover, ping_interval_seconds=interval, recovery_pings=recovery)
+    assert pings_in_outage(fleet, hours) == pings
+
+
+def test_an_outage_of_two_hours_at_fifty_messages_a_second() -> None:
+    fleet = Fleet(clients=20, entities=3)
+    outage = Outage(hours=2, messages_per_second=50, message_bytes=70_000)
+    assert pings_in_outage(fleet, 2) == 119
+    assert diverted_in_outage(fleet, outage) == 119 * 60 * 50 == 357_000
+    result = estimate(fleet, USD, outage=outage)
+    by_cause = {(line.cause, line.namespace): line.per_30_days for line in result.lines}
+    assert by_cause == {
+        ("creation", "secondary"): 10,
+        ("idle receives", "secondary"): 28_800,
+        ("pings", "primary"): 3 * 20 * 119,
+        ("diverted messages", "secondary"): 357_000 * 2 * 2,
+        ("diverted messages", "primary"): 357_000 * 2 * 2,
+    }
+    assert result.operations("primary") == 3 * 20 * 119 + 1_428_000
+
+
+def test_added_operations_are_priced_in_the_primarys_step() -> None:
+    outage = Outage(hours=1, messages_per_second=100)
+    quiet = estimate(Fleet(), USD, outage=outage)
+    busy = estimate(Fleet(primary_operations=20_000_000), USD, outage=outage)
+    assert quiet.primary_amount == 0
+    assert busy.primary_amount == Decimal("0.80") * (100 * 59 * 60 * 2 + 59) / 1_000_000
+    assert quiet.secondary_amount == busy.secondary_amount == 720 * Decimal("0.0135")
+    assert quiet.total == quiet.secondary_amount
+
+
+def test_every_line_is_explained_with_its_result() -> None:
+    result = estimate(Fleet(clients=2), USD, outage=Outage(hours=1, messages_per_second=1, times=2))
+    for line, sentence in zip(result.lines, result.explain(), strict=True):
+        assert f"{line.per_30_days:,}" in sentence
+
+
+@pytest.mark.parametrize(("field", "value"), [("clients", 0), ("ping_interval_seconds", 0.5), ("syphons", -1)])
+def test_an_impossible_fleet_is_refused(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field} is {value}"):
+        Fleet(**{field: value})  # type: ignore[arg-type]
+
+
+GOOD = """
+name = "own"
+valid_from = 2025-01-01
+currency = "EUR"
+source = "my invoice"
+[plans.standard]
+operations = [{ up_to = 10, price_per_million = "0" }, { price_per_million = "1" }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('name = "own"', "name = 3", "needs name, a str; it has 3"),
+        ("valid_from = 2025-01-01", "", "needs valid_from, a date; it has None"),
+        ("valid_from = 2025-01-01", 'valid_from = "soon"', "needs valid_from"),
+        ("up_to = 10", "up_to = -1", "up_to -1; steps must grow"),
+        ("up_to = 10, ", "", "steps must grow"),
+        ("{ price_per_million", "{ up_to = 20, price_per_million", "ends at 20"),
+        ('"1"', '"cheap"', "is 'cheap'; give a price as text"),
+        ('"1"', '"-1"', "is '-1'; give a price"),
+        ('"1"', "0.8", "is 0.8; give a price as text"),
+        ("operations", "operation", "has 'operation'; known are"),
+        ('currency = "EUR"', 'currency = "EUR"\nvat = 20', "has 'vat'"),
+        ("[plans.standard]", "[plans]", "must be a table of prices"),
+        ("= [", "= [[", "is not TOML"),
+    ],
+)
+def test_a_wrong_tariff_is_told_what_is_wrong(old: str, new: str, says: str) -> None:
+    parse_tariff(GOOD, "own.toml")
+    with pytest.raises(TariffError) as caught:
+        parse_tariff(GOOD.replace(old, new, 1), "own.toml")
+    assert says in str(caught.value)
+    assert "own.toml" in str(caught.value)
+
+
+def test_a_tariff_holds_from_its_day_on() -> None:
+    old = parse_tariff(GOOD, "old.toml")
+    new = parse_tariff(GOOD.replace("2025-01-01", "2026-01-01"), "new.toml")
+    assert tariff_for([new, old], "own", date(2025, 12, 31)) is old
+    assert tariff_for([new, old], "own", date(2026, 1, 1)) is new
+    assert tariff_for([new, old], "own", date(2024, 1, 1)) is old
+
+
+def test_an_unknown_tariff_or_plan_names_the_known_ones() -> None:
+    with pytest.raises(TariffError, match="no tariff 'other'; known are azure-cny, azure-usd"):
+        tariff_for(shipped_tariffs(), "other", date(2025, 1, 1))
+    with pytest.raises(TariffError, match="no plan 'gold'; it has basic, premium, standard"):
+        USD.plan("gold")
