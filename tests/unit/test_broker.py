@@ -1,0 +1,408 @@
+"""The broker's promises around its disk and its receivers, with a clock the test owns."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pairbus.amqp.sections import read_facts
+from pairbus.amqp.types import Symbol, Timestamp, encode
+from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
+from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.embedded.entities.message import Abandon, Complete, Outcome
+from pairbus.embedded.errors import (
+    BrokerError,
+    EntityDisabledError,
+    EntityExistsError,
+    EntityNotFoundError,
+    MessageLockLostError,
+    MessageTooLargeError,
+    NotAllowedError,
+    QuotaExceededError,
+    StoreFailedError,
+    TimeoutExpiredError,
+    TransactionUnknownError,
+)
+from pairbus.embedded.store import SchemaError, Store
+from pairbus.testing import ManualClock
+
+
+def raw(message_id: str = "m", *, session_id: str | None = None, body: bytes = b"x", at_ms: int | None = None) -> bytes:
+    annotations = (
+        b"" if at_ms is None else b"\x00\x53\x72" + encode({Symbol("x-opt-scheduled-enqueue-time"): Timestamp(at_ms)})
+    )
+    properties = b"\x00\x53\x73" + encode([message_id, *[None] * 9, session_id])
+    return annotations + properties + b"\x00\x53\x75" + encode(body)
+
+
+def ping() -> bytes:
+    properties = b"\x00\x53\x73" + encode(
+        ["p", None, None, None, None, None, Symbol("application/vnd.ms-servicebus-ping")]
+    )
+    return properties + b"\x00\x53\x75" + encode(b"")
+
+
+def run(test: Callable[..., Coroutine[Any, Any, None]], folder: Path) -> None:
+    async def main() -> None:
+        async with opened(folder) as (broker, clock):
+            await test(broker, clock)
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[tuple[Broker, ManualClock]]:
+    clock = ManualClock()
+    broker = Broker(Store(folder), clock)
+    try:
+        yield broker, clock
+    finally:
+        await broker.close()
+
+
+async def answered(call: Callable[[Callable[[Any], None]], object]) -> Any:
+    """The value an operation hands to its callback; a refusal is raised."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    call(future.set_result)
+    value = await asyncio.wait_for(future, 10)
+    if isinstance(value, BrokerError):
+        raise value
+    return value
+
+
+async def send(broker: Broker, path: str, *raws: bytes, txn: bytes | None = None) -> None:
+    await answered(lambda done: broker.send(path, raws, done, txn=txn))
+
+
+async def settle(broker: Broker, path: str, delivery: Delivery, outcome: Outcome, txn: bytes | None = None) -> None:
+    await answered(lambda done: broker.settle(path, [delivery.lock_token], outcome, done, txn=txn))
+
+
+class Inbox:
+    """A receiver that keeps what it gets."""
+
+    def __init__(self, broker: Broker, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK, credit: int = 100) -> None:
+        self.got: list[Delivery] = []
+        self.errors: list[BrokerError] = []
+        self.receiver: Receiver = broker.open_receiver(path, mode, self.got.append, self.errors.append)
+        self.receiver.set_credit(credit)
+
+    @property
+    def ids(self) -> list[object]:
+        return [read_facts(delivery.raw).message_id for delivery in self.got]
+
+
+def test_an_acknowledged_message_is_on_disk(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        await send(broker, "q", raw("one"))
+        with closing(sqlite3.connect(tmp_path / "namespace.db")) as other:
+            assert other.execute("SELECT count(*) FROM entry").fetchone() == (1,)
+
+    run(test, tmp_path)
+
+
+def test_nothing_is_acknowledged_while_the_disk_refuses_and_all_of_it_once_it_works(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        with closing(sqlite3.connect(tmp_path / "namespace.db", isolation_level=None, timeout=0)) as other:
+            broker._store._writer.execute("PRAGMA busy_timeout = 0")
+            other.execute("BEGIN IMMEDIATE")
+            answers: list[BrokerError | None] = []
+            broker.send("q", [raw("one")], answers.append)
+            while not broker._commits.failing:
+                await asyncio.sleep(0)
+            assert answers == []
+            with pytest.raises(StoreFailedError):
+                await send(broker, "q", raw("two"))
+            other.execute("ROLLBACK")
+        while not answers:
+            await asyncio.sleep(0.01)
+        assert answers == [None]
+        await send(broker, "q", raw("three"))
+        assert Inbox(broker, "q").ids == ["one", "three"]
+
+    run(test, tmp_path)
+
+
+def test_a_newer_database_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "namespace.db")) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(
+        SchemaError, match=r"schema version 99, but this program knows versions up to \d+: use the newer"
+    ):
+        Store(tmp_path)
+
+
+def test_locks_end_and_the_message_comes_again_one_delivery_older(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q", lock_duration_ms=5_000, max_delivery_count=2))
+        await send(broker, "q", raw("one"))
+        inbox = Inbox(broker, "q")
+        assert len(inbox.got) == 1
+        clock.advance(5)
+        await settle_down(broker)
+        assert len(inbox.got) == 2
+        assert inbox.got[0].lock_token != inbox.got[1].lock_token
+        with pytest.raises(MessageLockLostError):
+            await settle(broker, "q", inbox.got[0], Complete())
+        clock.advance(5)
+        await settle_down(broker)
+        assert len(inbox.got) == 2, "two deliveries were allowed"
+        dead = Inbox(broker, "q/$DeadLetterQueue")
+        assert read_facts(dead.got[0].raw).application_properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+
+    run(test, tmp_path)
+
+
+async def settle_down(broker: Broker) -> None:
+    await broker._commits.drain()
+
+
+def test_a_closed_receiver_keeps_its_locks_but_gets_nothing_more(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        await send(broker, "q", raw("one"))
+        first = Inbox(broker, "q")
+        first.receiver.close()
+        second = Inbox(broker, "q")
+        assert second.got == []
+        await settle(broker, "q", first.got[0], Complete())
+        await send(broker, "q", raw("two"))
+        assert (first.ids, second.ids) == (["one"], ["two"])
+
+    run(test, tmp_path)
+
+
+def test_receivers_take_turns(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        inboxes = [Inbox(broker, "q", credit=10) for _ in range(3)]
+        await send(broker, "q", *[raw(str(number)) for number in range(30)])
+        assert [len(inbox.got) for inbox in inboxes] == [10, 10, 10]
+
+    run(test, tmp_path)
+
+
+def test_credit_is_never_exceeded(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        await send(broker, "q", *[raw(str(number)) for number in range(10)])
+        inbox = Inbox(broker, "q", credit=3)
+        assert len(inbox.got) == 3
+        inbox.receiver.set_credit(2)
+        assert len(inbox.got) == 5
+        inbox.receiver.drain()
+        await send(broker, "q", raw("more"))
+        assert len(inbox.got) == 5
+
+    run(test, tmp_path)
+
+
+def test_pings_are_counted_and_never_kept(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q", requires_session=True))
+        await send(broker, "q", ping())
+        assert broker.counts("q").message_count == 0
+        assert broker.namespace.registry.queue("q").pings == 1
+
+    run(test, tmp_path)
+
+
+def test_a_batch_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        with pytest.raises(MessageTooLargeError, match="at most 262144"):
+            await send(broker, "q", raw("small"), raw("large", body=b"x" * 262_144))
+        assert broker.counts("q").message_count == 0
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "sends", "receives"),
+    [("Disabled", False, False), ("SendDisabled", False, True), ("ReceiveDisabled", True, False)],
+)
+def test_status_is_obeyed(tmp_path: Path, status: str, sends: bool, receives: bool) -> None:
+    async def attempt(action: Callable[[], Awaitable[object]]) -> bool:
+        try:
+            await action()
+        except EntityDisabledError:
+            return False
+        return True
+
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q", status=status))
+
+        async def receive() -> Inbox:
+            return Inbox(broker, "q")
+
+        assert await attempt(lambda: send(broker, "q", raw())) is sends
+        assert await attempt(receive) is receives
+
+    run(test, tmp_path)
+
+
+def test_a_full_queue_refuses_and_takes_again_when_there_is_room(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        big = raw(body=b"x" * 200_000)
+        full = 1024 * 1024 * 1024 // len(big)
+        queue = broker.namespace.registry.queue("q").main
+        queue.size_bytes += full * len(big)
+        with pytest.raises(QuotaExceededError, match="maximum entity size"):
+            await send(broker, "q", big)
+        queue.size_bytes -= len(big)
+        await send(broker, "q", big)
+
+    run(test, tmp_path)
+
+
+def test_scheduled_messages_appear_at_their_time_with_a_new_number(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        at_ms = clock.now_ms() + 60_000
+        numbers = await answered(
+            lambda done: broker.schedule("q", [raw("a", at_ms=at_ms), raw("b", at_ms=at_ms)], done)
+        )
+        inbox = Inbox(broker, "q")
+        await answered(lambda done: broker.cancel_scheduled("q", numbers[1:], done))
+        clock.advance(59.999)
+        await settle_down(broker)
+        assert inbox.got == []
+        clock.advance(0.001)
+        await settle_down(broker)
+        assert inbox.ids == ["a"]
+        assert inbox.got[0].sequence_number > max(numbers)
+
+    run(test, tmp_path)
+
+
+def test_a_transaction_happens_whole_or_not_at_all(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("in", lock_duration_ms=5_000))
+        await broker.create_queue(QueueDescription("out"))
+        await send(broker, "in", raw("one"))
+        inbox = Inbox(broker, "in")
+        txn = broker.begin_transaction()
+        await send(broker, "out", raw("answer"), txn=txn)
+        await settle(broker, "in", inbox.got[0], Complete(), txn)
+        assert broker.counts("out").active == 0
+        clock.advance(5)
+        with pytest.raises(MessageLockLostError):
+            await answered(lambda done: broker.discharge(txn, False, done))
+        assert broker.counts("out").active == 0, "the send must not happen without the complete"
+        await settle_down(broker)
+        txn = broker.begin_transaction()
+        await send(broker, "out", raw("answer"), txn=txn)
+        await settle(broker, "in", inbox.got[1], Complete(), txn)
+        await answered(lambda done: broker.discharge(txn, False, done))
+        assert (broker.counts("in").message_count, broker.counts("out").active) == (0, 1)
+        with pytest.raises(TransactionUnknownError):
+            await answered(lambda done: broker.discharge(txn, False, done))
+
+    run(test, tmp_path)
+
+
+def test_waiting_for_a_session_ends_with_one_or_with_a_timeout(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q", requires_session=True))
+        accepted: list[Receiver | BrokerError] = []
+        got: list[Delivery] = []
+        for _ in range(2):
+            broker.accept_session(
+                "q", None, ReceiveMode.PEEK_LOCK, got.append, accepted.append, accepted.append, 10_000
+            )
+        await send(broker, "q", raw("one", session_id="red"))
+        (receiver,) = accepted
+        assert isinstance(receiver, Receiver)
+        assert receiver.session_id == "red"
+        clock.advance(10)
+        assert isinstance(accepted[1], TimeoutExpiredError)
+        receiver.set_credit(5)
+        assert len(got) == 1
+        await settle(broker, "q", got[0], Abandon())
+        await settle_down(broker)
+        assert len(got) == 2
+
+    run(test, tmp_path)
+
+
+def test_deleting_an_entity_closes_its_receivers(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_topic(TopicDescription("t"))
+        await broker.create_subscription(SubscriptionDescription("t", "s"))
+        inbox = Inbox(broker, "t/Subscriptions/s")
+        await broker.delete("t")
+        assert [type(error) for error in inbox.errors] == [EntityNotFoundError]
+        with pytest.raises(EntityNotFoundError):
+            await send(broker, "t", raw())
+
+    run(test, tmp_path)
+
+
+def test_a_name_can_be_dropped_and_taken_again_in_one_breath(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        await send(broker, "q", raw())
+        await asyncio.gather(broker.delete("q"), broker.create_queue(QueueDescription("Q", max_delivery_count=3)))
+        with pytest.raises(EntityExistsError):
+            await broker.create_queue(QueueDescription("q"))
+
+    run(test, tmp_path)
+
+    async def again(broker: Broker, clock: ManualClock) -> None:
+        assert broker.get_queue("q").max_delivery_count == 3
+        assert broker.counts("q").message_count == 0
+
+    run(again, tmp_path)
+
+
+def test_an_idle_queue_is_deleted_unless_somebody_receives_from_it(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        for name in ("idle", "busy"):
+            await broker.create_queue(QueueDescription(name, auto_delete_on_idle_ms=300_000))
+        inbox = Inbox(broker, "busy")
+        clock.advance(301)
+        assert [d.name for d in broker.list_queues()] == ["busy"]
+        inbox.receiver.close()
+        clock.advance(302)
+        assert broker.list_queues() == []
+
+    run(test, tmp_path)
+
+
+def test_forwarding_ends_after_four_hops_in_the_transfer_dead_letter_queue(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("f6"))
+        for number in range(5, 0, -1):
+            await broker.create_queue(QueueDescription(f"f{number}", forward_to=f"f{number + 1}"))
+        await send(broker, "f3", raw("near"))
+        await send(broker, "f1", raw("far"))
+        assert Inbox(broker, "f6").ids == ["near"]
+        stranded = Inbox(broker, "f5/$Transfer/$DeadLetterQueue")
+        assert stranded.ids == ["far"]
+        with pytest.raises(NotAllowedError, match="forwards its messages"):
+            Inbox(broker, "f1")
+
+    run(test, tmp_path)
+
+
+def test_dead_letters_can_be_forwarded_and_say_where_they_came_from(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("graves"))
+        await broker.create_queue(
+            QueueDescription("q", max_delivery_count=1, forward_dead_lettered_messages_to="graves")
+        )
+        await send(broker, "q", raw("one"))
+        await settle(broker, "q", Inbox(broker, "q").got[0], Abandon())
+        grave = Inbox(broker, "graves")
+        assert grave.ids == ["one"]
+        assert b"x-opt-deadletter-source" in grave.got[0].raw
+
+    run(test, tmp_path)
