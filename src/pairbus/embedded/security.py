@@ -13,6 +13,7 @@ than the audience it was asked for.
 
 import hashlib
 import hmac
+import secrets
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pairbus.embedded.errors import EntityNotFoundError, UnauthorizedError
 
 SCHEME = "SharedAccessSignature "
 BEARER = "Bearer "
+KEY_BYTES = 32
 MAX_TOKEN_LENGTH = 8_192
 MAX_PATH_SEGMENTS = 32
 
@@ -101,6 +103,11 @@ class Authority:
         return ()
 
 
+def generate_key() -> str:
+    """256 random bits, as the service makes its keys."""
+    return b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+
+
 def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
     """A token for `resource`, as the SDKs make them."""
     encoded = quote_plus(resource)
@@ -133,9 +140,7 @@ def _signed_by(rule: AuthorizationRule, signed: bytes, signature: str) -> bool:
 def _parse(token: str) -> _Token:
     text = token.removeprefix(BEARER)
     if len(text) > MAX_TOKEN_LENGTH or not text.startswith(SCHEME):
-        raise UnauthorizedError(
-            "MalformedToken: Expected a token that begins with 'SharedAccessSignature sr='."
-        )
+        raise UnauthorizedError("MalformedToken: Expected a token that begins with 'SharedAccessSignature sr='.")
     parts = dict(part.partition("=")[::2] for part in text.removeprefix(SCHEME).split("&"))
     missing = [name for name in ("sr", "sig", "se", "skn") if not parts.get(name)]
     if missing:

@@ -1,0 +1,134 @@
+"""What is ours, beside the service's own resources: health, faults, and the namespace's keys, as JSON under
+`/$pairbus/`.
+
+| route | methods | |
+|---|---|---|
+| `health` | GET | open to all: `{"status": "ok", "name": …}` |
+| `faults` | GET, PUT, DELETE | list; set `{"mode": …, "entity": …, "for_ms": …}`; end those of `?entity=` or
+all | | `authorization-rules` | GET | names and rights, never keys | | `authorization-rules/{name}` | PUT,
+DELETE | set `{"rights": […], "primary_key": …}`, keys are made when absent; remove |
+
+All but health need a token with Manage on the namespace. Errors are one sentence of plain text.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from pairbus.embedded.administration.targets import Target
+from pairbus.embedded.broker import Broker
+from pairbus.embedded.clock import Clock
+from pairbus.embedded.entities.authorization import MANAGE, AuthorizationRule, validate_rules
+from pairbus.embedded.errors import BrokerError, EntityNotFoundError, InvalidError, UnauthorizedError
+from pairbus.embedded.faults import Fault, FaultSwitchboard
+from pairbus.embedded.security import Authority, generate_key
+
+FAULT_FIELDS = frozenset({"mode", "entity", "condition", "rate", "delay_ms", "for_ms"})
+RULE_FIELDS = frozenset({"rights", "primary_key", "secondary_key"})
+
+
+class Control:
+    def __init__(self, broker: Broker, faults: FaultSwitchboard, authority: Authority, clock: Clock, name: str) -> None:
+        self._broker = broker
+        self._faults = faults
+        self._authority = authority
+        self._clock = clock
+        self._name = name
+
+    async def answer(
+        self, request: web.BaseRequest, target: Target, query: Mapping[str, str], body: bytes
+    ) -> web.Response:
+        _, _, route = target.path.partition("/")
+        try:
+            if (request.method, route.lower()) == ("GET", "health"):
+                return web.json_response({"status": "ok", "name": self._name})
+            self._require_manage(request, target)
+            return web.json_response(await self._run(request.method, route, query, body))
+        except BrokerError as error:
+            return web.Response(status=error.http_status, text=error.description)
+
+    def _require_manage(self, request: web.BaseRequest, target: Target) -> None:
+        token = request.headers.get("Authorization", "")
+        if not self._authority.check(token, target.path, self._clock.now_ms()).allows(target.path, MANAGE):
+            raise UnauthorizedError("MissingClaim: a token with Manage on the namespace is required.")
+
+    async def _run(self, method: str, route: str, query: Mapping[str, str], body: bytes) -> dict[str, Any]:
+        match method, *route.split("/"):
+            case "GET", "faults":
+                return {"faults": [self._fault_to_plain(fault) for fault in self._faults.list()]}
+            case "PUT", "faults":
+                self._faults.set(self._read_fault(body))
+                return {}
+            case "DELETE", "faults":
+                self._faults.clear(query.get("entity"))
+                return {}
+            case "GET", "authorization-rules":
+                rules = self._broker.authorization_rules()
+                return {"rules": [{"key_name": rule.key_name, "rights": sorted(rule.rights)} for rule in rules]}
+            case "PUT", "authorization-rules", name:
+                return await self._put_rule(name, body)
+            case "DELETE", "authorization-rules", name:
+                return await self._delete_rule(name)
+        raise EntityNotFoundError(f"There is no {method} of '$pairbus/{route}'.")
+
+    def _read_fault(self, body: bytes) -> Fault:
+        plain = _json_object(body, FAULT_FIELDS)
+        duration_ms = plain.pop("for_ms", None)
+        if duration_ms is not None and (type(duration_ms) is not int or duration_ms <= 0):
+            raise InvalidError(f"for_ms is {duration_ms!r}: it must be a number of milliseconds above 0.")
+        until_ms = None if duration_ms is None else self._clock.now_ms() + duration_ms
+        try:
+            return Fault(**plain, until_ms=until_ms)
+        except (TypeError, ValueError) as error:
+            raise InvalidError(str(error)) from None
+
+    def _fault_to_plain(self, fault: Fault) -> dict[str, Any]:
+        left_ms = None if fault.until_ms is None else max(0, fault.until_ms - self._clock.now_ms())
+        plain = {
+            "mode": fault.mode,
+            "entity": fault.entity,
+            "condition": fault.condition,
+            "rate": fault.rate,
+            "delay_ms": fault.delay_ms,
+            "for_ms": left_ms,
+        }
+        return {name: value for name, value in plain.items() if value is not None}
+
+    async def _put_rule(self, name: str, body: bytes) -> dict[str, Any]:
+        plain = _json_object(body, RULE_FIELDS)
+        rights = plain.get("rights")
+        keys = [plain.get(key) or generate_key() for key in ("primary_key", "secondary_key")]
+        if not isinstance(rights, list) or not all(isinstance(text, str) for text in (*rights, *keys)):
+            raise InvalidError("rights must be a list of Send, Listen and Manage, and the keys must be text.")
+        now_ms = self._clock.now_ms()
+        rule = AuthorizationRule(name, frozenset(rights), keys[0], keys[1], now_ms, now_ms)
+        others = tuple(other for other in self._broker.authorization_rules() if not _same(other.key_name, name))
+        validate_rules((*others, rule))
+        await self._broker.set_authorization_rules((*others, rule))
+        return {"key_name": name, "rights": sorted(rule.rights), "primary_key": rule.primary_key}
+
+    async def _delete_rule(self, name: str) -> dict[str, Any]:
+        rules = self._broker.authorization_rules()
+        others = tuple(rule for rule in rules if not _same(rule.key_name, name))
+        if len(others) == len(rules):
+            raise EntityNotFoundError(f"There is no authorization rule '{name[:64]}'.")
+        if not any(MANAGE in rule.rights for rule in others):
+            raise InvalidError(f"'{name[:64]}' is the last rule with Manage: without it nobody could administer.")
+        await self._broker.set_authorization_rules(others)
+        return {}
+
+
+def _same(one: str, other: str) -> bool:
+    return one.casefold() == other.casefold()
+
+
+def _json_object(body: bytes, allowed: frozenset[str]) -> dict[str, Any]:
+    try:
+        plain = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InvalidError("The body is not JSON.") from None
+    if not isinstance(plain, dict) or not set(plain) <= allowed:
+        raise InvalidError(f"The body must be a JSON object with only {', '.join(sorted(allowed))}.")
+    return plain

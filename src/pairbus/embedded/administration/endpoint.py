@@ -1,0 +1,135 @@
+"""HTTP in front of the operations: reads a bounded request, checks its token, runs it, and answers every
+error properly.
+
+Rights, as the service documents them: rules need Listen on their subscription, everything else Manage. Only
+the health route and the web socket (which brings its own tokens) are open.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+
+from pairbus.embedded import websocket
+from pairbus.embedded.administration.control import Control
+from pairbus.embedded.administration.operations import Call, Operations
+from pairbus.embedded.administration.refusals import CONTENT_TYPE, describe, refusal_body
+from pairbus.embedded.administration.targets import Kind, Target, parse_target
+from pairbus.embedded.administration.troubles import Troubles
+from pairbus.embedded.administration.writing import Page
+from pairbus.embedded.clock import Clock
+from pairbus.embedded.entities.authorization import LISTEN, MANAGE
+from pairbus.embedded.errors import BrokerError, InvalidError, UnauthorizedError
+from pairbus.embedded.faults import FaultSwitchboard
+from pairbus.embedded.security import Authority, Grant
+
+MAX_BODY_BYTES = 1024 * 1024
+BODY_TIMEOUT_S = 30.0
+OLDEST_API_VERSION = "2017-04"
+
+_API_VERSION = re.compile(r"\d{4}-\d{2}", re.ASCII)
+_log = logging.getLogger(__name__)
+
+
+class Endpoint:
+    def __init__(
+        self,
+        operations: Operations,
+        control: Control,
+        authority: Authority,
+        faults: FaultSwitchboard,
+        clock: Clock,
+        name: str,
+        amqp: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._operations = operations
+        self._control = control
+        self._authority = authority
+        self._troubles = Troubles(faults)
+        self._clock = clock
+        self._name = name
+        self._amqp = amqp
+        # Compressed bodies stay compressed, and so are refused: nobody sends them, and they hide their size.
+        self._server = web.Server(self._answer, access_log=None, auto_decompress=False)
+
+    def protocol(self) -> asyncio.Protocol:
+        """A protocol for one new connection."""
+        return self._server()
+
+    async def close(self) -> None:
+        await self._server.shutdown(timeout=1.0)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        raw_path, _, raw_query = request.raw_path.partition("?")
+        if raw_path == websocket.PATH:
+            return await websocket.carry_amqp(request, self._amqp)
+        try:
+            target = parse_target(raw_path)
+            query = dict(parse_qsl(raw_query, keep_blank_values=True, max_num_fields=32))
+            if target.kind is Kind.CONTROL:
+                return await self._control.answer(request, target, query, await _body(request))
+            return await self._administer(request, target, query)
+        except BrokerError as error:
+            return self._refuse(error.http_status, describe(error))
+        except TimeoutError:
+            return self._refuse(408, f"SubCode=40800. The body did not arrive within {BODY_TIMEOUT_S:.0f} s.")
+        except ConnectionAbortedError as error:
+            # Nobody is left to read the answer.
+            return self._refuse(503, str(error))
+        except ValueError as error:
+            return self._refuse(400, f"SubCode=40000. The request cannot be read: {error}.")
+        except Exception:  # the outermost frame of a request: a bug must not take the connection down
+            _log.exception("A request to %s failed.", raw_path[:256])
+            return self._refuse(500, "SubCode=50000. The server failed to answer; its log says why.")
+
+    async def _administer(self, request: web.BaseRequest, target: Target, query: dict[str, str]) -> web.StreamResponse:
+        await self._troubles.cause(request)
+        now_ms = self._clock.now_ms()
+        grant = self._require_right(request, target, now_ms)
+        page = Page(self._name, request.headers.get("Host", "localhost"), _api_version(query))
+        body = await _body(request)
+        call = Call(request.method, target, query, request.headers, body, page, grant, now_ms)
+        reply = await self._operations.run(call)
+        headers = {"Content-Type": reply.content_type}
+        if reply.etag is not None:
+            headers["ETag"] = reply.etag
+        return web.Response(status=reply.status, body=reply.body.encode(), headers=headers)
+
+    def _require_right(self, request: web.BaseRequest, target: Target, now_ms: int) -> Grant:
+        token = request.headers.get("Authorization")
+        if not token:
+            raise UnauthorizedError("MissingToken: The request has no Authorization header with a token.")
+        grant = self._authority.check(token, target.path, now_ms)
+        right = LISTEN if target.kind in (Kind.RULE, Kind.RULES) else MANAGE
+        if not grant.allows(target.path, right):
+            raise UnauthorizedError(f"MissingClaim: {right} claim is required for this operation on '{target.path}'.")
+        return grant
+
+    def _refuse(self, status: int, description: str) -> web.Response:
+        body = refusal_body(status, description, self._clock.now_ms())
+        return web.Response(status=status, body=body, headers={"Content-Type": CONTENT_TYPE})
+
+
+def _api_version(query: dict[str, str]) -> str:
+    version = query.get("api-version", OLDEST_API_VERSION)
+    if _API_VERSION.fullmatch(version) is None:
+        raise InvalidError(f"api-version is '{version[:64]}': expected a version such as 2021-05.")
+    return version
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    """The whole body, if it is small and arrives in time."""
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise InvalidError("The body is compressed: send it as it is.")
+    chunks: list[bytes] = []
+    size = 0
+    async with asyncio.timeout(BODY_TIMEOUT_S):
+        async for chunk in request.content.iter_any():
+            size += len(chunk)
+            if size > MAX_BODY_BYTES:
+                raise InvalidError(f"The body has more than {MAX_BODY_BYTES} bytes.")
+            chunks.append(chunk)
+    return b"".join(chunks)

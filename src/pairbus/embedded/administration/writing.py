@@ -1,0 +1,232 @@
+"""Answers: Atom entries and feeds.
+
+Strict where clients are: descriptions carry every element; elements are written without prefixes, except the
+counts inside CountDetails, whose one prefix clients look up; an entry's `<id>` is its address, from which
+some clients take the names; a feed has a second `<link>` exactly when there is a next page.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
+
+from pairbus.embedded.administration.elements import (
+    ATOM,
+    COUNT_DETAILS,
+    QUEUE_ELEMENTS,
+    SCHEMA_INSTANCE,
+    SERVICE_BUS,
+    SUBSCRIPTION_ELEMENTS,
+    TOPIC_ELEMENTS,
+    Element,
+)
+from pairbus.embedded.administration.filters_xml import write_rule_content
+from pairbus.embedded.entities.authorization import AuthorizationRule
+from pairbus.embedded.entities.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+
+MESSAGE_SIZE_SINCE = "2021-05"
+FILTER_COUNTS_SINCE = "2024-05"
+
+
+class Counts(Protocol):
+    """How many messages an entity holds, by state."""
+
+    @property
+    def active(self) -> int: ...
+    @property
+    def dead_letter(self) -> int: ...
+    @property
+    def scheduled(self) -> int: ...
+    @property
+    def transfer(self) -> int: ...
+    @property
+    def transfer_dead_letter(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def message_count(self) -> int: ...
+    @property
+    def subscription_count(self) -> int: ...
+
+
+class Times(Protocol):
+    """When an entity was created, changed and last used."""
+
+    @property
+    def created_ms(self) -> int: ...
+    @property
+    def updated_ms(self) -> int: ...
+    @property
+    def accessed_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Who is answered, and in which dialect: the address the client used, and its api-version."""
+
+    namespace: str
+    authority: str
+    api_version: str
+
+    def address(self, path: str, query: str = "") -> str:
+        return f"https://{self.authority}/{quote(path, safe='/$~')}?{query}api-version={self.api_version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    path: str
+    title: str
+    times: Times
+    content: str
+
+
+def write_entry(page: Page, entry: Entry, *, nested: bool = False) -> str:
+    address = escape(page.address(entry.path))
+    namespace = "" if nested else f' xmlns="{ATOM}"'
+    return (
+        f"<entry{namespace}><id>{address}</id>"
+        f'<title type="text">{escape(entry.title)}</title>'
+        f"<published>{moment(entry.times.created_ms)}</published>"
+        f"<updated>{moment(entry.times.updated_ms)}</updated>"
+        f"<author><name>{escape(page.namespace)}</name></author>"
+        f'<link rel="self" href={quoteattr(page.address(entry.path))}/>'
+        f'<content type="application/xml">{entry.content}</content></entry>'
+    )
+
+
+def write_feed(page: Page, path: str, title: str, entries: Iterable[Entry], next_query: str | None, now_ms: int) -> str:
+    links = f'<link rel="self" href={quoteattr(page.address(path))}/>'
+    if next_query is not None:
+        links += f'<link rel="next" href={quoteattr(page.address(path, next_query))}/>'
+    return (
+        f'<feed xmlns="{ATOM}"><title type="text">{escape(title)}</title>'
+        f"<id>{escape(page.address(path))}</id><updated>{moment(now_ms)}</updated>{links}"
+        f"{''.join(write_entry(page, entry, nested=True) for entry in entries)}</feed>"
+    )
+
+
+def queue_content(page: Page, queue: QueueDescription, counts: Counts, times: Times) -> str:
+    return _description(
+        "QueueDescription",
+        _settings(page, queue, QUEUE_ELEMENTS),
+        _authorization(queue.authorization_rules),
+        f"<SizeInBytes>{counts.size_bytes}</SizeInBytes><MessageCount>{counts.message_count}</MessageCount>",
+        "<IsAnonymousAccessible>false</IsAnonymousAccessible>",
+        "<SupportOrdering>true</SupportOrdering>",
+        _runtime(counts, times),
+    )
+
+
+def topic_content(
+    page: Page, topic: TopicDescription, counts: Counts, times: Times, filter_counts: tuple[int, int]
+) -> str:
+    sql, correlation = filter_counts
+    counted = f"<SubscriptionCount>{counts.subscription_count}</SubscriptionCount>"
+    if page.api_version >= FILTER_COUNTS_SINCE:
+        counted += (
+            f"<SqlFilterCount>{sql}</SqlFilterCount><CorrelationFilterCount>{correlation}</CorrelationFilterCount>"
+        )
+    return _description(
+        "TopicDescription",
+        _settings(page, topic, TOPIC_ELEMENTS),
+        _authorization(topic.authorization_rules),
+        f"<SizeInBytes>{counts.size_bytes}</SizeInBytes>{counted}",
+        "<IsAnonymousAccessible>false</IsAnonymousAccessible>",
+        "<EnableSubscriptionPartitioning>false</EnableSubscriptionPartitioning>",
+        _runtime(counts, times),
+    )
+
+
+def subscription_content(page: Page, subscription: SubscriptionDescription, counts: Counts, times: Times) -> str:
+    return _description(
+        "SubscriptionDescription",
+        _settings(page, subscription, SUBSCRIPTION_ELEMENTS),
+        f"<MessageCount>{counts.message_count}</MessageCount>",
+        _runtime(counts, times),
+    )
+
+
+def rule_content(rule: RuleDescription) -> str:
+    return _description("RuleDescription", write_rule_content(rule, moment(rule.created_ms)))
+
+
+def namespace_content(name: str, created_ms: int, modified_ms: int) -> str:
+    return _description(
+        "NamespaceInfo",
+        f"<Alias/><CreatedTime>{moment(created_ms)}</CreatedTime><MessagingSKU>Standard</MessagingSKU>",
+        f"<ModifiedTime>{moment(modified_ms)}</ModifiedTime><Name>{escape(name)}</Name>",
+        "<NamespaceType>Messaging</NamespaceType>",
+    )
+
+
+def moment(time_ms: int) -> str:
+    """A point in time with milliseconds, in UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _description(name: str, *parts: str) -> str:
+    return f'<{name} xmlns="{SERVICE_BUS}" xmlns:i="{SCHEMA_INSTANCE}">{"".join(parts)}</{name}>'
+
+
+def _settings(
+    page: Page,
+    description: QueueDescription | TopicDescription | SubscriptionDescription,
+    elements: tuple[Element, ...],
+) -> str:
+    written = []
+    for element in elements:
+        value = getattr(description, element.field)
+        if value is None:
+            continue
+        if element.name == "MaxMessageSizeInKilobytes" and page.api_version < MESSAGE_SIZE_SINCE:
+            continue
+        written.append(f"<{element.name}>{escape(element.write(value, page.authority))}</{element.name}>")
+    return "".join(written)
+
+
+def _authorization(rules: tuple[AuthorizationRule, ...]) -> str:
+    if not rules:
+        return "<AuthorizationRules/>"
+    return f"<AuthorizationRules>{''.join(map(_authorization_rule, rules))}</AuthorizationRules>"
+
+
+def _authorization_rule(rule: AuthorizationRule) -> str:
+    rights = "".join(f"<AccessRights>{right}</AccessRights>" for right in sorted(rule.rights))
+    return (
+        '<AuthorizationRule i:type="SharedAccessAuthorizationRule">'
+        f"<ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue><Rights>{rights}</Rights>"
+        f"<CreatedTime>{moment(rule.created_ms)}</CreatedTime><ModifiedTime>{moment(rule.modified_ms)}</Modified"
+        "T"
+        "i"
+        "m"
+        "e"
+        ">"
+        f"<KeyName>{escape(rule.key_name)}</KeyName><PrimaryKey>{escape(rule.primary_key)}</PrimaryKey>"
+        f"<SecondaryKey>{escape(rule.secondary_key)}</SecondaryKey></AuthorizationRule>"
+    )
+
+
+def _runtime(counts: Counts, times: Times) -> str:
+    details = "".join(
+        f"<d2p1:{name}>{value}</d2p1:{name}>"
+        for name, value in (
+            ("ActiveMessageCount", counts.active),
+            ("DeadLetterMessageCount", counts.dead_letter),
+            ("ScheduledMessageCount", counts.scheduled),
+            ("TransferMessageCount", counts.transfer),
+            ("TransferDeadLetterMessageCount", counts.transfer_dead_letter),
+        )
+    )
+    return (
+        f'<CountDetails xmlns:d2p1="{COUNT_DETAILS}">{details}</CountDetails>'
+        f"<CreatedAt>{moment(times.created_ms)}</CreatedAt><UpdatedAt>{moment(times.updated_ms)}</UpdatedAt>"
+        f"<AccessedAt>{moment(times.accessed_ms)}</AccessedAt>"
+        "<EntityAvailabilityStatus>Available</EntityAvailabilityStatus>"
+    )

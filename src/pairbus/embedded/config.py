@@ -1,0 +1,382 @@
+"""Entities from a file, in the format of the vendor's emulator.
+
+`UserConfig` → `Namespaces` → `Queues`, and `Topics` → `Subscriptions` → `Rules`; each has a `Name` and
+`Properties`, durations are ISO
+8601. Beside the emulator's properties, every property of the administration API is understood. A file may
+  describe several namespaces; a server takes the one that has its name, or the only one.
+
+Applying makes the namespace as the file says: missing entities are created, others updated; a subscription's
+rules become exactly those listed, if any are listed. Entities the file does not mention stay. Every complaint
+names the line and the key.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pairbus.embedded.administration.elements import (
+    CORRELATION_ELEMENTS,
+    QUEUE_ELEMENTS,
+    SUBSCRIPTION_ELEMENTS,
+    TOPIC_ELEMENTS,
+    Element,
+)
+from pairbus.embedded.entities.descriptions import (
+    CorrelationFilter,
+    FalseFilter,
+    PropertyValue,
+    QueueDescription,
+    RuleDescription,
+    RuleFilter,
+    SqlAction,
+    SqlFilter,
+    SubscriptionDescription,
+    TopicDescription,
+    TrueFilter,
+)
+from pairbus.embedded.errors import EntityNotFoundError, InvalidError
+from pairbus.embedded.limits import Limits
+from pairbus.embedded.located_json import LocatedError, Node, parse
+
+if TYPE_CHECKING:
+    from pairbus.embedded.broker import Broker
+
+_D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription)
+
+_JSON_TYPES: dict[str, tuple[type, str]] = {
+    "boolean": (bool, "true or false"),
+    "integer": (int, "a whole number"),
+    "duration": (str, "a duration such as PT1M"),
+}
+
+
+class ConfigError(Exception):
+    """What is wrong with a configuration: the file, the line, the key, one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionConfig:
+    description: SubscriptionDescription
+    rules: tuple[RuleDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceConfig:
+    name: str
+    queues: tuple[QueueDescription, ...]
+    topics: tuple[TopicDescription, ...]
+    subscriptions: tuple[SubscriptionConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    source: str
+    namespaces: tuple[NamespaceConfig, ...]
+
+    def namespace(self, name: str) -> NamespaceConfig:
+        """The namespace of this name, or the only one there is."""
+        for namespace in self.namespaces:
+            if namespace.name.lower() == name.lower():
+                return namespace
+        if len(self.namespaces) == 1:
+            return self.namespaces[0]
+        known = ", ".join(namespace.name for namespace in self.namespaces)
+        raise ConfigError(f"{self.source} describes no namespace '{name}': it has {known or 'none'}.")
+
+
+def read_config(path: Path) -> Config:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"The configuration {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"The configuration {path} is not UTF-8 text.") from None
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, source: str = "The configuration") -> Config:
+    try:
+        root = _members(parse(text), "the file", ("UserConfig",))
+        user = _members(_required(root, "UserConfig", 1), "UserConfig", ("Namespaces", "Logging"))
+        namespaces = tuple(_namespace(node) for node in _list(user.get("Namespaces"), "Namespaces"))
+    except LocatedError as error:
+        raise ConfigError(f"{source}, {error}.") from None
+    if not namespaces:
+        raise ConfigError(f"{source} describes no namespace: put one into UserConfig.Namespaces.")
+    return Config(source, namespaces)
+
+
+async def apply_config(config: NamespaceConfig, broker: "Broker", limits: Limits) -> None:
+    """Make the namespace as the file says. Forwards come last: their targets must exist by then."""
+    kilobytes = max(1, limits.max_message_bytes // 1024)
+    queues = [replace(queue, max_message_size_in_kilobytes=kilobytes) for queue in config.queues]
+    for queue in queues:
+        await _ensure_queue(broker, _unforwarded(queue))
+    for topic in config.topics:
+        await _ensure_topic(broker, replace(topic, max_message_size_in_kilobytes=kilobytes))
+    for subscription in config.subscriptions:
+        await _ensure_subscription(broker, subscription)
+    for queue in queues:
+        await _ensure_queue(broker, queue)
+
+
+def _unforwarded(queue: QueueDescription) -> QueueDescription:
+    return replace(queue, forward_to=None, forward_dead_lettered_messages_to=None)
+
+
+async def _ensure_queue(broker: "Broker", queue: QueueDescription) -> None:
+    try:
+        current = broker.get_queue(queue.name)
+    except EntityNotFoundError:
+        await broker.create_queue(queue)
+        return
+    wanted = replace(queue, name=current.name, authorization_rules=current.authorization_rules)
+    if wanted != current:
+        await broker.update_queue(wanted)
+
+
+async def _ensure_topic(broker: "Broker", topic: TopicDescription) -> None:
+    try:
+        current = broker.get_topic(topic.name)
+    except EntityNotFoundError:
+        await broker.create_topic(topic)
+        return
+    wanted = replace(topic, name=current.name, authorization_rules=current.authorization_rules)
+    if wanted != current:
+        await broker.update_topic(wanted)
+
+
+async def _ensure_subscription(broker: "Broker", config: SubscriptionConfig) -> None:
+    wanted, rules = config.description, config.rules
+    try:
+        current = broker.get_subscription(wanted.topic, wanted.name)
+    except EntityNotFoundError:
+        await broker.create_subscription(replace(wanted, default_rule=rules[0] if rules else None))
+    else:
+        wanted = replace(wanted, topic=current.topic, name=current.name)
+        if wanted != current:
+            await broker.update_subscription(wanted)
+    if rules:
+        await _ensure_rules(broker, wanted, rules)
+
+
+async def _ensure_rules(
+    broker: "Broker", subscription: SubscriptionDescription, rules: tuple[RuleDescription, ...]
+) -> None:
+    """New rules first, so that at no moment a message is missed that old and new rules want."""
+    topic, name = subscription.topic, subscription.name
+    present = {rule.name.lower(): rule for rule in broker.list_rules(topic, name)}
+    for rule in rules:
+        current = present.pop(rule.name.lower(), None)
+        if current is None:
+            await broker.create_rule(topic, name, rule)
+        elif (current.filter, current.action) != (rule.filter, rule.action):
+            await broker.update_rule(topic, name, replace(rule, name=current.name))
+    for left_over in present.values():
+        await broker.delete_rule(topic, name, left_over.name)
+
+
+# Reading
+
+
+def _namespace(node: Node) -> NamespaceConfig:
+    members = _members(node, "a namespace", ("Name", "Queues", "Topics"))
+    name = _name(members, "namespace", node.line)
+    queues = tuple(_queue(item) for item in _list(members.get("Queues"), "Queues"))
+    topics: list[TopicDescription] = []
+    subscriptions: list[SubscriptionConfig] = []
+    for item in _list(members.get("Topics"), "Topics"):
+        topic, below = _topic(item)
+        topics.append(topic)
+        subscriptions.extend(below)
+    _require_unique(members, (*(queue.name for queue in queues), *(topic.name for topic in topics)))
+    _require_targets(node.line, queues, topics, subscriptions)
+    return NamespaceConfig(name, queues, tuple(topics), tuple(subscriptions))
+
+
+def _queue(node: Node) -> QueueDescription:
+    members = _members(node, "a queue", ("Name", "Properties"))
+    name = _name(members, "queue", node.line)
+    queue = QueueDescription(name, **_properties(members.get("Properties"), QUEUE_ELEMENTS))
+    return _checked(queue, node, members)
+
+
+def _topic(node: Node) -> tuple[TopicDescription, list[SubscriptionConfig]]:
+    members = _members(node, "a topic", ("Name", "Properties", "Subscriptions"))
+    name = _name(members, "topic", node.line)
+    topic = TopicDescription(name, **_properties(members.get("Properties"), TOPIC_ELEMENTS))
+    items = _list(members.get("Subscriptions"), "Subscriptions")
+    return _checked(topic, node, members), [_subscription(name, item) for item in items]
+
+
+def _subscription(topic: str, node: Node) -> SubscriptionConfig:
+    members = _members(node, "a subscription", ("Name", "Properties", "Rules"))
+    name = _name(members, "subscription", node.line)
+    properties = _properties(members.get("Properties"), SUBSCRIPTION_ELEMENTS)
+    description = _checked(SubscriptionDescription(topic, name, **properties), node, members)
+    return SubscriptionConfig(description, tuple(_rule(item) for item in _list(members.get("Rules"), "Rules")))
+
+
+def _rule(node: Node) -> RuleDescription:
+    members = _members(node, "a rule", ("Name", "Properties"))
+    name = _name(members, "rule", node.line)
+    if "Properties" not in members:
+        return _checked(RuleDescription(name), node, members)
+    properties = _members(
+        members["Properties"], "a rule's Properties", ("FilterType", "CorrelationFilter", "SqlFilter", "Action")
+    )
+    action = None
+    if "Action" in properties:
+        action = SqlAction(_expression(properties["Action"], "Action"))
+    return _checked(RuleDescription(name, _filter(members["Properties"].line, properties), action), node, members)
+
+
+def _filter(line: int, properties: Mapping[str, Node]) -> RuleFilter:
+    kind_node = properties.get("FilterType", Node("True", line))
+    match str(kind_node.value).lower():
+        case "correlation":
+            return _correlation(_required(properties, "CorrelationFilter", kind_node.line))
+        case "sql":
+            return SqlFilter(_expression(_required(properties, "SqlFilter", kind_node.line), "SqlFilter"))
+        case "true":
+            return TrueFilter()
+        case "false":
+            return FalseFilter()
+    raise LocatedError(kind_node.line, f"FilterType is '{kind_node.value}': expected Correlation, Sql, True or False")
+
+
+def _correlation(node: Node) -> CorrelationFilter:
+    members = _members(node, "CorrelationFilter", (*(item.name for item in CORRELATION_ELEMENTS), "Properties"))
+    named = {item.field: _text(members[item.name], item.name) for item in CORRELATION_ELEMENTS if item.name in members}
+    values: dict[str, PropertyValue] = {}
+    if "Properties" in members:
+        for key, value in _object(members["Properties"], "Properties").items():
+            if not isinstance(value.value, str | bool | int | float):
+                raise LocatedError(value.line, f"the property '{key}' must be text, a number, true or false")
+            values[key] = value.value
+    return CorrelationFilter(**named, properties=values)
+
+
+def _expression(node: Node, owner: str) -> str:
+    members = _members(node, owner, ("SqlExpression", "CompatibilityLevel", "Parameters", "RequiresPreprocessing"))
+    return _text(_required(members, "SqlExpression", node.line), "SqlExpression")
+
+
+def _properties(node: Node | None, elements: tuple[Element, ...]) -> dict[str, Any]:
+    if node is None:
+        return {}
+    by_name = {element.name: element for element in elements}
+    found: dict[str, Any] = {}
+    for key, value in _members(node, "Properties", by_name).items():
+        element = by_name[key]
+        if value.value is None:
+            continue
+        expected, words = _JSON_TYPES.get(element.kind, (str, "text"))
+        if type(value.value) is not expected:
+            raise LocatedError(value.line, f"{key} must be {words}")
+        try:
+            found[element.field] = element.read(str(value.value))
+        except InvalidError as error:
+            raise LocatedError(value.line, error.description.rstrip(".")) from None
+    return found
+
+
+def _checked(description: _D, node: Node, members: Mapping[str, Node]) -> _D:
+    """The description, validated; a complaint that begins with a property's name points at that property."""
+    try:
+        description.validate()
+    except InvalidError as error:
+        first_word = error.description.partition(" ")[0]
+        properties = members.get("Properties")
+        line = members["Name"].line if "Name" in members else node.line
+        if properties is not None and isinstance(properties.value, dict) and first_word in properties.value:
+            line = properties.value[first_word].line
+        raise LocatedError(line, f"'{description.name}': {error.description.rstrip('.')}") from None
+    return description
+
+
+def _require_unique(members: Mapping[str, Node], names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            line = _line_of_name(members, name)
+            raise LocatedError(
+                line, f"Name: '{name}' is used twice; queues and topics of a namespace share their names"
+            )
+        seen.add(name.lower())
+
+
+def _line_of_name(members: Mapping[str, Node], name: str) -> int:
+    """The last entity with this name."""
+    line = 1
+    for kind in ("Queues", "Topics"):
+        for item in _list(members.get(kind), kind):
+            candidate = _members(item, kind, None).get("Name")
+            if candidate is not None and str(candidate.value).lower() == name.lower():
+                line = candidate.line
+    return line
+
+
+def _require_targets(
+    line: int,
+    queues: Sequence[QueueDescription],
+    topics: Sequence[TopicDescription],
+    subscriptions: Sequence[SubscriptionConfig],
+) -> None:
+    known = {queue.name.lower() for queue in queues} | {topic.name.lower() for topic in topics}
+    forwarding: list[QueueDescription | SubscriptionDescription] = [
+        *queues,
+        *(subscription.description for subscription in subscriptions),
+    ]
+    for entity in forwarding:
+        for key, path in (
+            ("ForwardTo", entity.forward_to),
+            ("ForwardDeadLetteredMessagesTo", entity.forward_dead_lettered_messages_to),
+        ):
+            if path is not None and path.lower() not in known:
+                raise LocatedError(line, f"{key} of '{entity.name}' names '{path}', which this namespace does not have")
+
+
+def _name(members: Mapping[str, Node], owner: str, line: int) -> str:
+    return _text(_required(members, "Name", line), f"Name of a {owner}")
+
+
+def _text(node: Node, key: str) -> str:
+    if not isinstance(node.value, str) or not node.value:
+        raise LocatedError(node.line, f"{key} must be text that is not empty")
+    return node.value
+
+
+def _required(members: Mapping[str, Node], key: str, line: int) -> Node:
+    if key not in members:
+        raise LocatedError(line, f"the key {key} is missing")
+    return members[key]
+
+
+def _object(node: Node, owner: str) -> dict[str, Node]:
+    if not isinstance(node.value, dict):
+        raise LocatedError(node.line, f"{owner} must be an object in braces")
+    return node.value
+
+
+def _members(node: Node, owner: str, allowed: Iterable[str] | None) -> dict[str, Node]:
+    members = _object(node, owner)
+    if allowed is None:
+        return members
+    known = list(allowed)
+    for key, value in members.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
+            raise LocatedError(value.line, f"the key '{key[:64]}' is unknown in {owner}: {hint}")
+    return members
+
+
+def _list(node: Node | None, key: str) -> list[Node]:
+    if node is None or node.value is None:
+        return []
+    if not isinstance(node.value, list):
+        raise LocatedError(node.line, f"{key} must be a list in square brackets")
+    return node.value

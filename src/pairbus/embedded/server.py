@@ -1,0 +1,263 @@
+"""One embedded namespace, assembled: data folder, broker, faults, tokens, administration, and one port in
+front of them.
+
+Invariants:
+- A data folder belongs to one server at a time; a lock that dies with the process says so.
+- Folder and files are their owner's alone (0700, 0600), except the public `ca.pem`.
+- Until `start` returns nothing is accepted; after `stop` everything acknowledged is on disk.
+- Whatever keeps a server from starting is one sentence in a `ServerStartError`.
+"""
+
+import fcntl
+import ipaddress
+import logging
+import os
+import re
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pairbus.embedded.clock import Clock, SystemClock
+from pairbus.embedded.entities.authorization import MANAGE, RIGHTS, AuthorizationRule
+from pairbus.embedded.errors import BrokerError
+from pairbus.embedded.limits import Limits
+
+if TYPE_CHECKING:
+    from pairbus.embedded.administration.endpoint import Endpoint
+    from pairbus.embedded.broker import Broker
+    from pairbus.embedded.config import NamespaceConfig
+    from pairbus.embedded.faults import FaultSwitchboard
+    from pairbus.embedded.listener import Listener
+
+T = TypeVar("T")
+
+ROOT_KEY_NAME = "RootManageSharedAccessKey"
+LOCK_FILE = "lock"
+
+_NAMESPACE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_log = logging.getLogger(__name__)
+
+
+class ServerStartError(Exception):
+    """Why the server does not start: one sentence for the person who started it."""
+
+
+class EmbeddedServer:
+    """A namespace called `name` whose state lives in the folder `data`."""
+
+    def __init__(
+        self,
+        name: str,
+        data: Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        config: Path | None = None,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.name = name
+        self.data = data
+        self.host = host
+        self._wanted_port = port
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._limits = limits or Limits()
+        self._lock: int | None = None
+        self._broker: Broker | None = None
+        self._faults: FaultSwitchboard | None = None
+        self._endpoint: Endpoint | None = None
+        self._listener: Listener | None = None
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._listener is None else f"on port {self.port}"
+        return f"<EmbeddedServer {self.name} {state}>"
+
+    @property
+    def port(self) -> int:
+        return _started(self._listener).port
+
+    @property
+    def broker(self) -> "Broker":
+        return _started(self._broker)
+
+    @property
+    def faults(self) -> "FaultSwitchboard":
+        return _started(self._faults)
+
+    @property
+    def ca_file(self) -> Path:
+        return self.data / "ca.pem"
+
+    @property
+    def connection_string(self) -> str:
+        """What clients use. It holds a key: show it to the owner, log it nowhere."""
+        rule = _root_rule(self.broker)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (
+            f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={rule.key_name};"
+            f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true"
+        )
+
+    @property
+    def connection_count(self) -> int:
+        return _started(self._listener).connection_count
+
+    async def start(self) -> None:
+        """Take connections, or raise ServerStartError and leave nothing behind."""
+        _require_name(self.name)
+        _require_loopback(self.host)
+        config = self._read_config()
+        try:
+            self._lock = _take_folder(self.data)
+            await self._open()
+            await self._apply(config)
+            self._listen()
+        except BaseException:
+            await self.stop()
+            raise
+        _log.info("Namespace '%s' takes connections on port %s.", self.name, self.port)
+
+    async def stop(self) -> None:
+        """Stop in order: no new connections, the open ones end, what is decided reaches the disk, the folder
+        is free.
+        """
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            await endpoint.close()
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            await broker.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def _read_config(self) -> "NamespaceConfig | None":
+        if self._config is None:
+            return None
+        from pairbus.embedded.config import ConfigError, read_config
+
+        try:
+            return read_config(self._config).namespace(self.name)
+        except ConfigError as error:
+            raise ServerStartError(str(error)) from None
+
+    async def _open(self) -> None:
+        # Imported here, not above: a program that only names this class stays light.
+        from pairbus.embedded.broker import Broker
+        from pairbus.embedded.faults import FaultSwitchboard
+        from pairbus.embedded.store import SchemaError, Store
+
+        try:
+            store = Store(self.data)
+            self._broker = Broker(store, self._clock, self._limits)
+        except SchemaError as error:
+            raise ServerStartError(str(error)) from None
+        except (sqlite3.Error, OSError) as error:
+            raise ServerStartError(f"The data folder {self.data} cannot be used: {error}.") from error
+        self._faults = FaultSwitchboard(self._clock)
+        if not any(MANAGE in rule.rights for rule in self._broker.authorization_rules()):
+            rules = (*self._broker.authorization_rules(), _new_root_rule(self._clock.now_ms()))
+            await self._broker.set_authorization_rules(rules)
+
+    async def _apply(self, config: "NamespaceConfig | None") -> None:
+        if config is None:
+            return
+        from pairbus.embedded.config import apply_config
+
+        try:
+            await apply_config(config, self.broker, self._limits)
+        except BrokerError as error:
+            raise ServerStartError(f"{self._config}: {error.description}") from None
+
+    def _listen(self) -> None:
+        from pairbus.embedded.administration.control import Control
+        from pairbus.embedded.administration.endpoint import Endpoint
+        from pairbus.embedded.administration.operations import Operations
+        from pairbus.embedded.amqp import amqp_protocol_factory
+        from pairbus.embedded.certificate import ensure_certificate
+        from pairbus.embedded.listener import Listener
+        from pairbus.embedded.security import Authority
+
+        broker, faults = self.broker, self.faults
+        authority = Authority(broker)
+        amqp = amqp_protocol_factory(broker, faults, authority, self._limits)
+        created_ms = _root_rule(broker).created_ms
+        operations = Operations(broker, authority, self._limits, self.name, created_ms)
+        control = Control(broker, faults, authority, self._clock, self.name)
+        self._endpoint = Endpoint(operations, control, authority, faults, self._clock, self.name, amqp)
+        try:
+            tls = ensure_certificate(self.data).context()
+        except OSError as error:
+            raise ServerStartError(f"The data folder {self.data} cannot hold a certificate: {error}.") from error
+        listener = Listener(
+            amqp=amqp, http=self._endpoint.protocol, tls=tls, max_connections=self._limits.max_connections
+        )
+        try:
+            listener.start(self.host, self._wanted_port)
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ServerStartError(
+                f"Port {self._wanted_port} of {self.host} cannot be used ({reason}): choose another with --port."
+            ) from error
+        self._listener = listener
+
+
+def _started(part: T | None) -> T:
+    if part is None:
+        raise RuntimeError("The server has not been started, or is stopped.")
+    return part
+
+
+def _require_name(name: str) -> None:
+    if _NAMESPACE_NAME.fullmatch(name) is None:
+        raise ServerStartError(
+            f"'{name[:64]}' is not a name for a namespace: use 1 to 63 letters, digits and . _ -,"
+            " and begin and end with a letter or digit."
+        )
+
+
+def _require_loopback(host: str) -> None:
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ServerStartError(f"'{host[:64]}' is not a loopback address: this server is for this machine only.")
+
+
+def _take_folder(folder: Path) -> int:
+    """Make the folder if it is missing and lock it; the lock goes when the descriptor is closed, or the
+    process dies.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ServerStartError(f"The data folder {folder} cannot be used: {error.strerror}.") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(lock, 20).decode("ascii", "replace").strip()
+        os.close(lock)
+        raise ServerStartError(
+            f"The data folder {folder} is held by another server (process {holder or 'unknown'}): stop it,"
+            " or choose another folder."
+        ) from None
+    os.ftruncate(lock, 0)
+    os.write(lock, str(os.getpid()).encode())
+    return lock
+
+
+def _new_root_rule(now_ms: int) -> AuthorizationRule:
+    from pairbus.embedded.security import generate_key
+
+    return AuthorizationRule(ROOT_KEY_NAME, RIGHTS, generate_key(), generate_key(), now_ms, now_ms)
+
+
+def _root_rule(broker: "Broker") -> AuthorizationRule:
+    """The rule in the connection string: the default one, or whichever may manage once that is removed."""
+    managing = [rule for rule in broker.authorization_rules() if MANAGE in rule.rights]
+    return next((rule for rule in managing if rule.key_name == ROOT_KEY_NAME), managing[0])
