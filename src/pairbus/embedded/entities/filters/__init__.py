@@ -27,10 +27,10 @@ from pairbus.embedded.errors import InvalidError
 
 __all__ = [
     "MAX_STATEMENTS",
+    "EvaluationError",
     "MessageProperties",
     "MessageView",
     "MutableMessageView",
-    "EvaluationError",
     "compile_action",
     "compile_filter",
 ]
@@ -40,6 +40,13 @@ MAX_STATEMENTS = 32
 
 def compile_filter(rule_filter: RuleFilter, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MessageView], bool]:
     """The test a rule makes. `new_id` is where `newid()` gets its values from."""
+    try:
+        return _compile_filter(rule_filter, new_id)
+    except EvaluationError as error:
+        raise InvalidError(f"A parameter or property of the filter cannot be compared: {error}") from None
+
+
+def _compile_filter(rule_filter: RuleFilter, new_id: Callable[[], UUID]) -> Callable[[MessageView], bool]:
     match rule_filter:
         case TrueFilter():
             return lambda view: True
@@ -58,7 +65,10 @@ def compile_action(action: SqlAction, *, new_id: Callable[[], UUID] = uuid4) -> 
     statements = parse_action(action.expression)
     if len(statements) > MAX_STATEMENTS:
         raise InvalidError(f"The SQL action has {len(statements)} statements: at most {MAX_STATEMENTS} are allowed.")
-    compiler = Compiler("action", action.parameters, new_id)
+    try:
+        compiler = Compiler("action", action.parameters, new_id)
+    except EvaluationError as error:
+        raise InvalidError(f"A parameter of the action cannot be used: {error}") from None
     acts = tuple(compile_statement(statement, compiler) for statement in statements)
 
     def act(view: MutableMessageView) -> None:

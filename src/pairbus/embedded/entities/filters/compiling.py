@@ -120,17 +120,15 @@ class Compiler:
 
     def _comparison(self, node: Comparison, depth: int) -> Test:
         read = self.expression(node.left, depth + 1)
-        wanted = node.operator != "<>"
-        if isinstance(node.right, Constant | Parameter):
-            constant = self._constant(node.right)
-            if constant is None:
-                return lambda view: None
-            if node.operator in ("=", "<>"):
-                return _equals_constant(read, constant, wanted)
-            return _ordered_with_constant(read, constant, ordering(node.operator))
         other = self.expression(node.right, depth + 1)
+        constant = _fixed_value(node.right, other)
         if node.operator in ("=", "<>"):
+            wanted = node.operator == "="
+            if constant is not None:
+                return _equals_constant(read, constant, wanted)
             return _compared(read, other, equal if wanted else lambda left, right: not equal(left, right))
+        if constant is not None:
+            return _ordered_with_constant(read, constant, ordering(node.operator))
         return _compared(read, other, ordering(node.operator))
 
     def _existence(self, tested: Property, depth: int) -> Test:
@@ -166,13 +164,11 @@ class Compiler:
         wanted = not node.negated
         pattern = self.expression(node.pattern, depth + 1)
         escape = None if node.escape is None else self.expression(node.escape, depth + 1)
-        fixed = (Constant, Parameter, type(None))
-        if not isinstance(node.pattern, fixed) or not isinstance(node.escape, fixed):
-            return _like_computed(read, pattern, escape, wanted)
-        nothing: Any = None
-        texts = [pattern(nothing)] if escape is None else [pattern(nothing), escape(nothing)]
+        texts = [_fixed_value(node.pattern, pattern)]
+        if node.escape is not None and escape is not None:
+            texts.append(_fixed_value(node.escape, escape))
         if any(text is None for text in texts):
-            return lambda view: None
+            return _like_computed(read, pattern, escape, wanted)
         if any(type(text) is not str for text in texts):
             raise refusal(self._what, node.pattern.position, "the pattern and the escape of LIKE must be text")
         try:
@@ -189,6 +185,12 @@ class Compiler:
         self._terms += 1
         if self._terms > MAX_TERMS:
             raise refusal(self._what, position, f"at most {MAX_TERMS} values and properties are allowed")
+
+
+def _fixed_value(node: Expression, evaluate: Evaluate) -> Any:
+    """The value of a constant or a parameter, known before any message; None for NULL and for all else."""
+    no_message: Any = None
+    return evaluate(no_message) if isinstance(node, Constant | Parameter) else None
 
 
 def _all_of(parts: tuple[Test, ...]) -> Test:

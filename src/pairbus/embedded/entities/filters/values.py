@@ -343,7 +343,7 @@ def _printed_double(value: float) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     scale = len(digits) + int(exponent) - 1
-    if value != 0 and (scale >= 15 or scale < -5):
+    if value != 0 and (scale >= 15 or scale < -4):
         head, tail = str(digits[0]), "".join(map(str, digits[1:]))
         mantissa = f"{head}.{tail}" if tail else head
         return f"{'-' if sign else ''}{mantissa}E{scale:+03d}"

@@ -65,6 +65,7 @@ class MessageProperties:
             "CorrelationId": facts.correlation_key,
             "DeliveryCount": 0,
             "EnqueuedTimeUtc": Timestamp(enqueued_ms),
+            "ExpiresAtUtc": None if facts.ttl_ms is None else Timestamp(enqueued_ms + facts.ttl_ms),
             "ForcePersistence": False,
             "Label": facts.subject,
             "MessageId": facts.message_key,
