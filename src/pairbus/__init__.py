@@ -1,1 +1,74 @@
+"""Keeps applications sending when an Azure Service Bus namespace is down.
+
+`pair_namespace` joins a primary namespace with a secondary one; the paired client it returns is used like the
+SDK's `ServiceBusClient`. `pairbus.aio` has the same names for asyncio.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pairbus.errors import (
+    BacklogUnavailableError,
+    EnvelopeError,
+    PairbusError,
+    PairedNamespaceFaultedError,
+    PairingError,
+    PartlyAcceptedError,
+    ReservedPropertyError,
+    ScheduledInBacklogError,
+    SpoolError,
+    SpoolFullError,
+    SpoolInUseError,
+)
+from pairbus.failover.table import EntityState
+
+if TYPE_CHECKING:
+    from pairbus.pairing._sync.client import PairedServiceBusClient, pair_namespace
+    from pairbus.pairing._sync.sender import PairedServiceBusSender
+    from pairbus.pairing.events import TransitionEvent
+    from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+    from pairbus.pairing.queues import BacklogQueues
+
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "BacklogQueues",
+    "BacklogUnavailableError",
+    "EntityState",
+    "EnvelopeError",
+    "PairbusError",
+    "PairedNamespaceFaultedError",
+    "PairedServiceBusClient",
+    "PairedServiceBusSender",
+    "PairingError",
+    "PartlyAcceptedError",
+    "ReservedPropertyError",
+    "ScheduledInBacklogError",
+    "SendAvailabilityPairedNamespaceOptions",
+    "SpoolError",
+    "SpoolFullError",
+    "SpoolInUseError",
+    "TransitionEvent",
+    "__version__",
+    "pair_namespace",
+]
+
+# The SDK is imported when one of these is first asked for: the server and the command line do without it.
+_HOMES = {
+    "BacklogQueues": "pairbus.pairing.queues",
+    "PairedServiceBusClient": "pairbus.pairing._sync.client",
+    "PairedServiceBusSender": "pairbus.pairing._sync.sender",
+    "SendAvailabilityPairedNamespaceOptions": "pairbus.pairing.options",
+    "TransitionEvent": "pairbus.pairing.events",
+    "pair_namespace": "pairbus.pairing._sync.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pairbus' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value

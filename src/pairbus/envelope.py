@@ -25,13 +25,12 @@ On the way home (`read`, `restore`)
 - A message that lacks its destination, or has an alias nobody can read, raises an `EnvelopeError`: the
   syphon dead-letters it with that text.
 
-Parts
-A message that the added properties push over the limit of the backlog's link is carried in parts
-(`split`, `join`): each part is a message whose body is one data section with a slice of the *encoded backlog
-form*. Its application properties are `x-ms-path`, `x-pairbus-part-of` (string: one fresh id for all parts of
-this attempt), `x-pairbus-part` (int, from 1) and `x-pairbus-parts` (int). The parts of one attempt are sent in
-order to one backlog queue; if one of them fails, the next attempt begins again with a fresh id, and parts
-without their siblings are never delivered.
+Parts A message that the added properties push over the limit of the backlog's link is carried in parts
+(`split`, `join`): each part is a message whose body is one data section with a slice of the *encoded
+backlog form*. Its application properties are `x-ms-path`, `x-pairbus-part-of` (string: one fresh id for all
+parts of this attempt), `x-pairbus-part` (int, from 1) and `x-pairbus-parts` (int). The parts of one attempt
+are sent in order to one backlog queue; if one of them fails, the next attempt begins again with a fresh id,
+and parts without their siblings are never delivered.
 """
 
 from __future__ import annotations
@@ -180,6 +179,24 @@ def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None)
     return b"".join(
         (header, parts.delivery_annotations, annotations, properties, application, parts.body, parts.footer)
     )
+
+
+def aged(backlog_form: bytes, by_ms: int) -> bytes:
+    """The backlog form of a message that has already lived for `by_ms`.
+
+    Its alias of the time to live shrinks.
+    """
+    parts = Sections.split(backlog_form)
+    time_to_live = _time_to_live_ms(_map(parts.application_properties).get(TIME_TO_LIVE))
+    if time_to_live is None or by_ms <= 0:
+        return backlog_form
+    application = _edited(
+        "application",
+        parts.application_properties,
+        remove={TIME_TO_LIVE},
+        add=[(TIME_TO_LIVE, max(0, time_to_live - by_ms))],
+    )
+    return replace(parts, application_properties=application).join()
 
 
 def growth(destination: str, session_id: str | None, *, timed: bool, scheduled: bool) -> int:

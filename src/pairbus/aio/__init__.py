@@ -1,0 +1,18 @@
+"""The names of `pairbus` for asyncio, on top of `azure.servicebus.aio`."""
+
+from pairbus.failover.table import EntityState
+from pairbus.pairing._aio.client import PairedServiceBusClient, pair_namespace
+from pairbus.pairing._aio.sender import PairedServiceBusSender
+from pairbus.pairing.events import TransitionEvent
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from pairbus.pairing.queues import BacklogQueues
+
+__all__ = [
+    "BacklogQueues",
+    "EntityState",
+    "PairedServiceBusClient",
+    "PairedServiceBusSender",
+    "SendAvailabilityPairedNamespaceOptions",
+    "TransitionEvent",
+    "pair_namespace",
+]

@@ -1,0 +1,263 @@
+"""Pairing two namespaces, and the paired client that comes of it."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import random
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+from pairbus.failover import EntityState, Event, EventKind, Rotation
+from pairbus.pairing._aio import runtime
+from pairbus.pairing._aio.backlog import Backlog
+from pairbus.pairing._aio.entity import WatchedEntity
+from pairbus.pairing._aio.queues import make_ready
+from pairbus.pairing._aio.sender import PairedServiceBusSender
+from pairbus.pairing._aio.spooling import SpoolForwarder
+from pairbus.pairing.events import Observers, TransitionCallback
+from pairbus.pairing.failures import PairedNamespaceFaultedError
+from pairbus.pairing.options import OPTION_NAMES, SendAvailabilityPairedNamespaceOptions, backlog_path
+from pairbus.pairing.queues import BacklogQueues
+
+Options = SendAvailabilityPairedNamespaceOptions[ServiceBusAdministrationClient, ServiceBusClient]
+
+
+async def pair_namespace(primary: ServiceBusClient, options: Options) -> PairedServiceBusClient:
+    """Pair the primary namespace with the secondary of the options; returns when everything is ready.
+
+    The primary need not be reachable. A backlog queue that cannot be looked up or created is a PairingError.
+    """
+    name = options.name_of_primary(primary.fully_qualified_namespace)
+    queues = [backlog_path(name, index) for index in range(options.backlog_queue_count)]
+    found, created = await make_ready(options.secondary_admin, queues, cast(float, options.send_timeout))
+    paired = PairedServiceBusClient(primary, options, name, found, created)
+    try:
+        await paired.start()
+    except BaseException:
+        await paired.close()
+        raise
+    return paired
+
+
+class PairedServiceBusClient(ServiceBusClient):
+    """A `ServiceBusClient` of the primary whose senders survive an outage of it.
+
+    Receivers and everything else are the primary's own. Made by `pair_namespace` or
+    `from_connection_strings`; closing it closes the clients of both namespaces.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        options: Options,
+        primary_name: str,
+        found: tuple[str, ...],
+        created: tuple[str, ...],
+    ) -> None:
+        # The SDK's own __init__ is not called: this is its surface, the two clients inside do the work.
+        self.options = options
+        self.primary_name = primary_name
+        self.fully_qualified_namespace = primary.fully_qualified_namespace
+        self.send_timeout = cast(float, options.send_timeout)
+        self._primary = primary
+        self._found = found
+        self._created = created
+        self.guard = runtime.Guard()
+        self.observers = Observers(
+            primary.fully_qualified_namespace, options.secondary.fully_qualified_namespace, options.ledger
+        )
+        queues = [backlog_path(primary_name, index) for index in range(options.backlog_queue_count)]
+        self.backlog = Backlog(
+            Rotation(queues, cast(float, options.ping_primary_interval)),
+            make_sender=options.secondary.get_queue_sender,
+            random=random.Random().random,  # noqa: S311 - spreads load, keeps no secret
+            guard=self.guard,
+            observers=self.observers,
+        )
+        self.spool: SpoolForwarder | None = None
+        self._syphon: Any = None
+        self._entities: dict[str, WatchedEntity] = {}
+        self._mutex = runtime.Mutex()
+        self._backlog_numbers = itertools.count(-1, -1)
+        self._fault: PairedNamespaceFaultedError | None = None
+        self._closed = False
+
+    @classmethod
+    async def from_connection_strings(
+        cls,
+        primary: str,
+        secondary: str,
+        *,
+        connection_verify: str | None = None,
+        **options: Any,
+    ) -> PairedServiceBusClient:
+        """Pair two namespaces given by their connection strings.
+
+        `connection_verify` is the path of a certificate authority to trust, for both; `options` are those of
+        SendAvailabilityPairedNamespaceOptions.
+        """
+        unknown = sorted(set(options) - OPTION_NAMES)
+        if unknown:
+            raise TypeError(f"Unknown options {', '.join(unknown)}; known are {', '.join(sorted(OPTION_NAMES))}.")
+        trust: dict[str, Any] = {} if connection_verify is None else {"connection_verify": connection_verify}
+        # The options are checked before anything that would have to be closed again is made.
+        SendAvailabilityPairedNamespaceOptions(None, None, **options)
+        first = ServiceBusClient.from_connection_string(primary, **trust)
+        second = ServiceBusClient.from_connection_string(secondary, **trust)
+        admin = ServiceBusAdministrationClient.from_connection_string(secondary, **trust)
+        try:
+            return await pair_namespace(first, SendAvailabilityPairedNamespaceOptions(admin, second, **options))
+        except BaseException:
+            await admin.close()
+            await second.close()
+            await first.close()
+            raise
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{name}: {one.machine.state.value}" for name, one in self._entities.items())
+        return f"<PairedServiceBusClient {self.primary_name} [{states}]>"
+
+    async def __aenter__(self) -> Self:
+        self.check_usable()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Begin what runs beside the senders: the spool's forwarding and the syphon."""
+        if self.options.spool is not None:
+            self.spool = SpoolForwarder(
+                self.options.spool,
+                backlog=self.backlog,
+                state_of=self.state,
+                policy=self.options.backlog_time_to_live,
+                send_timeout=self.send_timeout,
+                make_primary_sender=self._primary.get_queue_sender,
+            )
+            await self.spool.start()
+        if self.options.enable_syphon:
+            # Imported here because an application without a syphon need not have what it is made of.
+            self._syphon = importlib.import_module("pairbus.syphon").start_in_process(self)
+
+    @property
+    def primary(self) -> ServiceBusClient:
+        """The SDK's client of the primary namespace."""
+        return self._primary
+
+    @property
+    def secondary(self) -> ServiceBusClient:
+        """The SDK's client of the secondary namespace."""
+        return self.options.secondary
+
+    @property
+    def backlog_queues(self) -> BacklogQueues:
+        """Which backlog queues pairing found, which it created, and which are in rotation now."""
+        return BacklogQueues(self._found, self._created, self.backlog.in_rotation)
+
+    def state(self, entity: str) -> EntityState:
+        """The state of a queue or topic of the primary; healthy if nothing was ever sent to it."""
+        watched = self._entities.get(entity.lower())
+        return EntityState.HEALTHY if watched is None else watched.machine.state
+
+    def mark_healthy(self, entity: str) -> None:
+        """Send to the primary again from now on, whatever happened before."""
+        self._watched(entity).tell(Event(EventKind.MARK_HEALTHY, "mark_healthy"))
+
+    def fail_over(self, entity: str) -> None:
+        """Send to the backlog from now on, until pings succeed or mark_healthy is called."""
+        self._watched(entity).tell(Event(EventKind.FAIL_OVER, "fail_over"))
+
+    def on_transition(self, callback: TransitionCallback) -> None:
+        """Call back for every change of an entity's state, from the thread or task that brought it about."""
+        self.observers.add_callback(callback)
+
+    def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedServiceBusSender:
+        """A paired sender for a queue of the primary; arguments as for the SDK's client."""
+        return self._paired(queue_name, lambda: self._primary.get_queue_sender(queue_name, **kwargs))
+
+    def get_topic_sender(self, topic_name: str, **kwargs: Any) -> PairedServiceBusSender:
+        """A paired sender for a topic of the primary; arguments as for the SDK's client."""
+        return self._paired(topic_name, lambda: self._primary.get_topic_sender(topic_name, **kwargs))
+
+    if not TYPE_CHECKING:  # an editor sees the SDK's own signatures
+
+        def get_queue_receiver(self, *args: Any, **kwargs: Any) -> Any:
+            self.check_usable()
+            return self._primary.get_queue_receiver(*args, **kwargs)
+
+        def get_subscription_receiver(self, *args: Any, **kwargs: Any) -> Any:
+            self.check_usable()
+            return self._primary.get_subscription_receiver(*args, **kwargs)
+
+        def list_queue_sessions(self, *args: Any, **kwargs: Any) -> Any:
+            self.check_usable()
+            return self._primary.list_queue_sessions(*args, **kwargs)
+
+        def list_subscription_sessions(self, *args: Any, **kwargs: Any) -> Any:
+            self.check_usable()
+            return self._primary.list_subscription_sessions(*args, **kwargs)
+
+    def next_backlog_number(self) -> int:
+        """A number for a message scheduled into the backlog: negative, so clearly not the primary's."""
+        return next(self._backlog_numbers)
+
+    def check_usable(self) -> None:
+        """Raise if the client was faulted or closed."""
+        if self._fault is not None:
+            raise self._fault
+        if self._closed:
+            raise ValueError("The paired client has been closed. Pair the namespaces again.")
+
+    def fault(self, partner: str, cause: str) -> None:
+        """Refuse every further call.
+
+        The partner ("primary" or "secondary") is gone and does not come back.
+        """
+        if self._fault is None and not self._closed:
+            self._fault = PairedNamespaceFaultedError(partner, cause)
+
+    async def close(self) -> None:
+        """Close the ping tasks, the syphon, the spool and the clients of both namespaces."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+        self.guard.close()
+        for entity in list(self._entities.values()):
+            await entity.close()
+        if self._syphon is not None:
+            await runtime.in_thread(self._syphon.close)
+        if self.spool is not None:
+            await self.spool.close()
+        await self._primary.close()
+        await self.options.secondary.close()
+        await self.options.secondary_admin.close()
+        self.observers.close()
+
+    def _paired(self, entity: str, make_sender: Any) -> PairedServiceBusSender:
+        self.check_usable()
+        return PairedServiceBusSender(self, self._watched(entity), make_sender)
+
+    def _watched(self, entity: str) -> WatchedEntity:
+        self.check_usable()
+
+        def make_ping_sender() -> ServiceBusSender:
+            # To the SDK's sender a topic is a path like any other.
+            return self._primary.get_queue_sender(entity)
+
+        with self._mutex:
+            watched = self._entities.get(entity.lower())
+            if watched is None:
+                watched = self._entities[entity.lower()] = WatchedEntity(
+                    entity,
+                    self.options.rules,
+                    make_sender=make_ping_sender,
+                    guard=self.guard,
+                    observers=self.observers,
+                    send_timeout=self.send_timeout,
+                )
+            return watched

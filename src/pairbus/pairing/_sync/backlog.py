@@ -1,0 +1,232 @@
+# Generated from ../_aio/backlog.py by scripts/generate_sync.py: change that file, not this one.
+"""The way of a diverted message: from a paired sender into one of the backlog queues.
+
+Rules
+- A sender picks a queue at random when it first needs one and stays with it.
+- A queue that does not take a send is pulled for all senders of the paired client; the send is tried on
+  another one, at most once on each, within its deadline.
+- Messages are sent in order. A message too large for the queue's link is carried in parts, all of them in
+  one queue.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from azure.core.exceptions import AzureError
+from azure.servicebus import ServiceBusSender
+from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
+
+from pairbus import envelope
+from pairbus.amqp.sections import read_facts
+from pairbus.failover import BUSY_PAUSE_SECONDS, Rotation, Verdict, verdict
+from pairbus.ledger import Operation, Route
+from pairbus.pairing import sdk
+from pairbus.pairing._sync import runtime
+from pairbus.pairing._sync.link import Link
+from pairbus.pairing.events import Observers
+from pairbus.pairing.failures import BacklogUnavailableError, PartlyAcceptedError
+
+
+class Backlog:
+    """The backlog queues of one paired client, shared by its senders."""
+
+    def __init__(
+        self,
+        rotation: Rotation,
+        *,
+        make_sender: Callable[[str], ServiceBusSender],
+        random: Callable[[], float],
+        guard: runtime.Guard,
+        observers: Observers,
+    ) -> None:
+        self._rotation = rotation
+        self._mutex = runtime.Mutex()
+        self._random = random
+        self.make_sender = make_sender
+        self.guard = guard
+        self.observers = observers
+
+    @property
+    def in_rotation(self) -> tuple[str, ...]:
+        with self._mutex:
+            return self._rotation.in_rotation(runtime.now())
+
+    @property
+    def next_return(self) -> float | None:
+        with self._mutex:
+            return self._rotation.next_return(runtime.now())
+
+    def choose(self, favourite: str | None, without: dict[str, BaseException]) -> str | None:
+        """The favourite if it may be used, else another one at random; None if there is none."""
+        with self._mutex:
+            now = runtime.now()
+            if favourite is not None and favourite not in without and self._rotation.may_use(favourite, now):
+                return favourite
+            return self._rotation.pick(self._random(), now, without=without)
+
+    def pull(self, queue: str, error: BaseException) -> None:
+        with self._mutex:
+            now = runtime.now()
+            was_in = self._rotation.pull(queue, now)
+            left = len(self._rotation.in_rotation(now))
+        if was_in:
+            self.observers.pulled(queue, error, left)
+
+    def put_back(self, queue: str) -> None:
+        with self._mutex:
+            was_out = self._rotation.put_back(queue)
+            left = len(self._rotation.in_rotation(runtime.now()))
+        if was_out:
+            self.observers.put_back(queue, left)
+
+
+class BacklogRoute:
+    """One paired sender's way into the backlog."""
+
+    def __init__(self, entity: str, backlog: Backlog) -> None:
+        self._entity = entity
+        self._backlog = backlog
+        self._queue: str | None = None
+        self._links: dict[str, Link] = {}
+
+    @property
+    def queue(self) -> str | None:
+        """The queue this sender stays with; None before it first needed one."""
+        return self._queue
+
+    def send(
+        self,
+        raws: Sequence[bytes],
+        deadline: float,
+        *,
+        primary_error: BaseException | None = None,
+        episode: str | None = None,
+        route: Route = Route.BACKLOG,
+    ) -> None:
+        """Send messages in backlog form, in order; raises BacklogUnavailableError or PartlyAcceptedError."""
+        sent = 0
+        failed: dict[str, BaseException] = {}
+        while sent < len(raws):
+            queue = self._backlog.choose(self._queue, failed)
+            if queue is None or (failed and runtime.now() >= deadline):
+                raise self._failure(sent, len(raws), primary_error, failed)
+            self._queue = queue
+            try:
+                sent += self._send_some(queue, raws, sent, deadline, episode, route)
+            except MessageSizeExceededError as error:
+                if sent:
+                    raise PartlyAcceptedError(range(sent), range(sent, len(raws)), error) from error
+                raise
+            except (AzureError, OSError) as error:
+                if verdict(sdk.describe(error)) is Verdict.BUSY and self._pause(deadline):
+                    continue
+                failed[queue] = error
+                if verdict(sdk.describe(error)) is not Verdict.BUSY:
+                    self._backlog.pull(queue, error)
+                continue
+            self._backlog.put_back(queue)
+
+    def limit_bytes(self, deadline: float) -> int:
+        """How many bytes one send to this sender's backlog queue may have, as its link says."""
+        queue = self._backlog.choose(self._queue, {})
+        if queue is None:
+            return sdk.STANDARD_LIMIT_BYTES
+        self._queue = queue
+        link = self._link(queue)
+        if not sdk.batch_limit(link.sender):
+            try:
+                link.open(deadline)
+            except (AzureError, OSError) as error:
+                self._backlog.pull(queue, error)
+                return sdk.STANDARD_LIMIT_BYTES
+        return sdk.batch_limit(link.sender)
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def _send_some(
+        self,
+        queue: str,
+        raws: Sequence[bytes],
+        first: int,
+        deadline: float,
+        episode: str | None,
+        route: Route,
+    ) -> int:
+        """Send as many messages as one send takes, or one message in parts; how many messages that were."""
+        link = self._link(queue)
+        now = runtime.now()
+        others = len(self._backlog.in_rotation) > 1
+        until = now + (deadline - now) / 2 if others else deadline
+        if not sdk.batch_limit(link.sender):
+            link.open(until)
+        limit = sdk.batch_limit(link.sender)
+        count, size = 0, 0
+        while first + count < len(raws):
+            size += len(raws[first + count]) + envelope.BATCH_ENTRY_BYTES
+            if size > limit:
+                break
+            count += 1
+        pieces: Sequence[Sequence[bytes]] = [raws[first : first + count]]
+        if not count:
+            count = 1
+            whole = raws[first]
+            piece_limit = limit - envelope.BATCH_ENTRY_BYTES
+            pieces = [[part] for part in envelope.split(whole, self._entity, uuid.uuid4().hex, piece_limit)]
+        started = now
+        failure: BaseException | None = None
+        try:
+            for piece in pieces:
+                batch = sdk.RawBatch(piece)
+
+                def send(sender: ServiceBusSender, seconds: float, batch: sdk.RawBatch = batch) -> None:
+                    sender.send_messages(batch, timeout=seconds)
+
+                link.use(until, send)
+        except (AzureError, OSError) as error:
+            failure = error
+            raise
+        finally:
+            observers = self._backlog.observers
+            if observers.watching:
+                some = raws[first : first + count]
+                observers.sent(
+                    Operation.DIVERT,
+                    route,
+                    self._entity,
+                    [read_facts(raw).message_key for raw in some] if observers.ledger is not None else [None] * count,
+                    started,
+                    error=failure,
+                    in_doubt=isinstance(failure, OperationTimeoutError),
+                    queue=queue,
+                    sizes=[len(raw) for raw in some],
+                    episode=episode,
+                )
+        return count
+
+    def _pause(self, deadline: float) -> bool:
+        """Wait until a busy server may be asked again; False if the deadline comes before."""
+        if runtime.now() + BUSY_PAUSE_SECONDS >= deadline:
+            return False
+        runtime.Wake().wait(BUSY_PAUSE_SECONDS)
+        return True
+
+    def _link(self, queue: str) -> Link:
+        link = self._links.get(queue)
+        if link is None:
+            link = Link(lambda: self._backlog.make_sender(queue), self._backlog.guard)
+            link = self._links.setdefault(queue, link)
+        return link
+
+    def _failure(
+        self, sent: int, total: int, primary_error: BaseException | None, failed: dict[str, BaseException]
+    ) -> BacklogUnavailableError | PartlyAcceptedError:
+        unavailable = BacklogUnavailableError(self._entity, primary_error, failed)
+        unavailable.__cause__ = next(reversed(failed.values()), primary_error)
+        if not sent:
+            return unavailable
+        return PartlyAcceptedError(range(sent), range(sent, total), unavailable)

@@ -1,0 +1,329 @@
+# Generated from ../_aio/sender.py by scripts/generate_sync.py: change that file, not this one.
+"""The paired sender: the SDK's sender while the entity is healthy, the way into the backlog when it is not.
+
+The walk of a send: `send_messages` prepares the message, `_deliver` asks the entity's state for the way,
+uses the SDK's sender for the primary, tells the entity how that went, and diverts if it is told to.
+"""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from azure.core.exceptions import AzureError
+from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
+
+from pairbus import envelope
+from pairbus.failover import BUSY_PAUSE_SECONDS, EntityState, Event, EventKind, Verdict, verdict
+from pairbus.ledger import Operation, Route
+from pairbus.pairing import sdk, tracing
+from pairbus.pairing._sync import runtime
+from pairbus.pairing._sync.backlog import BacklogRoute
+from pairbus.pairing._sync.entity import WatchedEntity
+from pairbus.pairing._sync.link import Link, NotWantedError
+from pairbus.pairing.failures import BacklogUnavailableError, PartlyAcceptedError, ScheduledInBacklogError
+
+if TYPE_CHECKING:
+    from pairbus.pairing._sync.client import PairedServiceBusClient
+
+T = TypeVar("T")
+
+
+class PairedServiceBusSender(ServiceBusSender):
+    """Sends to one queue or topic of the primary, or into the backlog while that entity is failed over.
+
+    Has the surface of the SDK's sender. Many threads (sync) or tasks (aio) may use one at once: their sends
+    take turns.
+    """
+
+    def __init__(
+        self,
+        client: PairedServiceBusClient,
+        entity: WatchedEntity,
+        make_sender: Callable[[], ServiceBusSender],
+    ) -> None:
+        # The SDK's own __init__ is not called: this is its surface, the senders inside do the work.
+        self._client = client
+        self._entity = entity
+        self._options = client.options
+        self._send_timeout = client.send_timeout
+        self._observers = client.observers
+        self._primary = Link(make_sender, client.guard)
+        self._backlog = BacklogRoute(entity.name, client.backlog)
+        self._closed = False
+        rules = entity.machine.rules
+        self._may_divert_at_once = rules.failover_interval == 0 or rules.divert_during_interval
+        entity.adopt(self._primary)
+        self.fully_qualified_namespace = client.fully_qualified_namespace
+        self.entity_name = entity.name
+
+    def __repr__(self) -> str:
+        return f"<PairedServiceBusSender {self.entity_name} {self._entity.machine.state.value}>"
+
+    def __str__(self) -> str:
+        return f"Sender client id: {self.client_identifier}, entity: {self.entity_name}"
+
+    @property
+    def client_identifier(self) -> str:
+        """The identifier of the SDK's sender for the primary."""
+        return self._primary.sender.client_identifier
+
+    @property
+    def backlog_queue(self) -> str | None:
+        """The backlog queue this sender stays with; None before it first needed one."""
+        return self._backlog.queue
+
+    def __enter__(self) -> Self:
+        """Open the link to the primary, as the SDK's sender does.
+
+        An error that counts is not raised here: it is the entity's, and sends follow its state.
+        """
+        self._check_usable()
+        if self._entity.takes_sends():
+            era = self._entity.machine.era
+            try:
+                self._primary.open(runtime.now() + self._send_timeout, self._entity.takes_sends)
+            except NotWantedError:
+                pass
+            except (AzureError, OSError) as error:
+                if self._verdict(error) is Verdict.DOES_NOT_COUNT:
+                    raise
+                if self._verdict(error) is Verdict.COUNTS:
+                    self._entity.tell(Event(EventKind.SEND_FAILED, _cause(error), era))
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the links to the primary and the backlog. Closing twice does nothing."""
+        self._closed = True
+        self._primary.close()
+        self._backlog.close()
+
+    def send_messages(
+        self,
+        message: Any,
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send one message, several, or a batch; returns when they are accepted.
+
+        Accepted by the primary, or, while the entity is failed over, by a backlog queue or the spool.
+        `timeout` bounds the whole send in seconds, in both namespaces.
+        """
+        if kwargs:
+            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
+        self._check_usable(timeout)
+        outgoing: Any = sdk.prepare(message)
+        if isinstance(outgoing, list | ServiceBusMessageBatch) and len(outgoing) == 0:
+            return
+
+        def send(sender: ServiceBusSender, seconds: float) -> None:
+            sender.send_messages(outgoing, timeout=seconds)
+
+        self._deliver(Operation.SEND, outgoing, timeout, send, lambda: None)
+
+    def schedule_messages(
+        self,
+        messages: Any,
+        schedule_time_utc: datetime.datetime,
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Send messages that appear at a later time; the primary's sequence numbers of the messages.
+
+        While the entity is failed over the time travels with the messages through the backlog, and the
+        numbers are negative: they are not the primary's and cannot be cancelled.
+        """
+        if kwargs:
+            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
+        self._check_usable(timeout)
+        outgoing: Any = sdk.prepare(messages)
+        if isinstance(outgoing, list) and not outgoing:
+            return []
+        count = len(outgoing) if isinstance(outgoing, list) else 1
+
+        def schedule(sender: ServiceBusSender, seconds: float) -> list[int]:
+            return sender.schedule_messages(outgoing, schedule_time_utc, timeout=seconds)
+
+        def numbers() -> list[int]:
+            return [self._client.next_backlog_number() for _ in range(count)]
+
+        return self._deliver(
+            Operation.SCHEDULE,
+            outgoing,
+            timeout,
+            schedule,
+            numbers,
+            scheduled=schedule_time_utc,
+        )
+
+    def cancel_scheduled_messages(
+        self,
+        sequence_numbers: int | list[int],
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Cancel messages scheduled at the primary; a number of the backlog is a ScheduledInBacklogError."""
+        if kwargs:
+            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
+        self._check_usable(timeout)
+        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
+        ours = [number for number in numbers if number < 0]
+        if ours:
+            raise ScheduledInBacklogError(ours)
+
+        def cancel(sender: ServiceBusSender, seconds: float) -> None:
+            sender.cancel_scheduled_messages(sequence_numbers, timeout=seconds)
+
+        seconds = self._send_timeout if timeout is None else timeout
+        self._primary.use(runtime.now() + seconds, cancel)
+
+    def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+        """A batch that leaves room for what its messages need to be kept in a backlog."""
+        self._check_usable()
+        limit = sdk.batch_limit(self._primary.sender)
+        if not limit and self._entity.takes_sends():
+            era = self._entity.machine.era
+            try:
+                self._primary.open(runtime.now() + self._send_timeout, self._entity.takes_sends)
+            except NotWantedError:
+                pass
+            except (AzureError, OSError) as error:
+                self._after_failure(error, era)
+            limit = sdk.batch_limit(self._primary.sender)
+        if not limit:
+            limit = self._backlog.limit_bytes(runtime.now() + self._send_timeout)
+        if max_size_in_bytes is not None and max_size_in_bytes > limit:
+            raise ValueError(
+                f"max_size_in_bytes is {max_size_in_bytes}; allowed: at most {limit}, the limit of the link."
+            )
+        return sdk.PairedMessageBatch(self.entity_name, max_size_in_bytes or limit, limit)
+
+    def _deliver(
+        self,
+        operation: Operation,
+        outgoing: sdk.Outgoing,
+        timeout: float | None,
+        call: Callable[[ServiceBusSender, float], T],
+        diverted: Callable[[], T],
+        *,
+        scheduled: datetime.datetime | None = None,
+    ) -> T:
+        """The result of the call on the primary, or `diverted()` once the messages are in a backlog."""
+        began = runtime.now()
+        seconds = self._send_timeout if timeout is None else timeout
+        deadline = began + seconds
+        primary_error: BaseException | None = None
+        entity = self._entity
+        machine = entity.machine
+        while machine.route_to_primary:
+            era = machine.era
+            until = deadline
+            if timeout is not None and self._may_divert_at_once:
+                # What the primary leaves of the caller's time must be enough for the backlog.
+                until = deadline - min((deadline - runtime.now()) / 2, self._send_timeout)
+            started = runtime.now()
+            try:
+                result = self._primary.use(until, call, entity.takes_sends)
+            except NotWantedError:
+                break
+            except (AzureError, OSError, ValueError, TypeError) as error:
+                self._observe(operation, outgoing, started, error)
+                if self._verdict(error) is Verdict.BUSY:
+                    if runtime.now() + BUSY_PAUSE_SECONDS >= deadline:
+                        raise
+                    runtime.Wake().wait(BUSY_PAUSE_SECONDS)
+                    continue
+                primary_error = error
+                self._after_failure(error, era)
+                break
+            if machine.state is not EntityState.HEALTHY:
+                entity.tell(Event(EventKind.SEND_SUCCEEDED, era=era))
+            if self._observers.watching:
+                self._observe(operation, outgoing, started, None)
+            return result
+        if timeout is None:
+            deadline = runtime.now() + self._send_timeout
+        if scheduled is not None:
+            outgoing = sdk.schedule(outgoing, scheduled)
+        self._divert(outgoing, deadline, primary_error)
+        return diverted()
+
+    def _after_failure(self, error: BaseException, era: int) -> None:
+        """Tell the entity; raise the error unless the message is to be diverted."""
+        if self._verdict(error) is not Verdict.COUNTS:
+            raise error
+        if not self._entity.tell(Event(EventKind.SEND_FAILED, _cause(error), era)).divert:
+            raise error
+
+    def _verdict(self, error: BaseException) -> Verdict:
+        chosen = self._options.causes_failover
+        if chosen is None:
+            return verdict(sdk.describe(error))
+        return Verdict.COUNTS if chosen(error) else _without_counting(verdict(sdk.describe(error)))
+
+    def _divert(self, outgoing: sdk.Outgoing, deadline: float, primary_error: BaseException | None) -> None:
+        primary = self._primary.sender
+        single = not isinstance(outgoing, Sequence | ServiceBusMessageBatch)
+        known = sdk.message_limit(primary) if single else sdk.batch_limit(primary)
+        raws = sdk.encode(outgoing, known or self._backlog.limit_bytes(deadline))
+        with tracing.diverted_send(self.entity_name, len(raws)) as trace_parent:
+            forms = [envelope.to_backlog(raw, self.entity_name, trace_parent=trace_parent) for raw in raws]
+            spool = self._client.spool
+            try:
+                self._backlog.send(forms, deadline, primary_error=primary_error, episode=self._entity.episode)
+            except BacklogUnavailableError:
+                if spool is None:
+                    raise
+                spool.keep(self.entity_name, forms)
+            except PartlyAcceptedError as error:
+                if spool is None:
+                    raise
+                spool.keep(self.entity_name, [forms[position] for position in error.rest])
+
+    def _observe(
+        self, operation: Operation, outgoing: sdk.Outgoing, started: float, error: BaseException | None
+    ) -> None:
+        if self._observers.watching:
+            self._observers.sent(
+                operation,
+                Route.PRIMARY,
+                self.entity_name,
+                sdk.message_ids(outgoing),
+                started,
+                error=error,
+                in_doubt=isinstance(error, OperationTimeoutError | ServiceBusConnectionError),
+                episode=self._entity.episode,
+            )
+
+    def _check_usable(self, timeout: float | None = None) -> None:
+        self._client.check_usable()
+        if self._closed:
+            raise ValueError(
+                "The sender has been closed. Get a new one from the paired client with get_queue_sender or "
+                "get_topic_sender."
+            )
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout is {timeout!r}; allowed: more than 0 seconds, or None.")
+
+
+def _cause(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _without_counting(given: Verdict) -> Verdict:
+    return Verdict.DOES_NOT_COUNT if given is Verdict.COUNTS else given

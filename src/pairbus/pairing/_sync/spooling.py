@@ -1,0 +1,186 @@
+# Generated from ../_aio/spooling.py by scripts/generate_sync.py: change that file, not this one.
+"""Carries what neither namespace took from the local journal to whichever is back first.
+
+Rules
+- Messages leave the journal in the order they came, and only after a namespace has accepted them.
+- A healthy entity's messages go to the primary, all others to the backlog. What the primary refuses goes to
+  the backlog too: the syphon knows what to do with it.
+- Under the policy "deduct" the time a message spent in the journal is part of its life.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from azure.core.exceptions import AzureError
+from azure.servicebus import ServiceBusSender
+
+from pairbus import envelope
+from pairbus.amqp.sections import read_facts
+from pairbus.errors import PairbusError
+from pairbus.failover import EntityState
+from pairbus.ledger import Operation, Route
+from pairbus.pairing import sdk
+from pairbus.pairing._sync import runtime
+from pairbus.pairing._sync.backlog import Backlog, BacklogRoute
+from pairbus.pairing._sync.link import Link
+from pairbus.spool import Entry, Journal
+
+_log = logging.getLogger("pairbus.pairing")
+
+_MOST_AT_ONCE = 100
+_MOST_BYTES_AT_ONCE = sdk.STANDARD_LIMIT_BYTES // 2
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class SpoolForwarder:
+    """The journal of one paired client and the task that empties it."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        backlog: Backlog,
+        state_of: Callable[[str], EntityState],
+        policy: envelope.TimeToLivePolicy,
+        send_timeout: float,
+        make_primary_sender: Callable[[str], ServiceBusSender],
+    ) -> None:
+        self._folder = folder
+        self._backlog = backlog
+        self._state_of = state_of
+        self._policy = policy
+        self._send_timeout = send_timeout
+        self._make_primary_sender = make_primary_sender
+        self._wake = runtime.Wake()
+        self._journal: Journal | None = None
+        self._job: runtime.Job | None = None
+        self._closing = False
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait in the journal."""
+        return 0 if self._journal is None else self._journal.depth
+
+    def start(self) -> None:
+        """Open the journal and begin to forward what an earlier process left in it."""
+        self._journal = runtime.in_thread(lambda: Journal(self._folder))
+        self._backlog.observers.spool_depth(self._journal.depth)
+        self._backlog.observers.add_callback(lambda _: self._wake.set())
+        self._job = runtime.Job("pairbus-spool", self._forward_for_ever)
+
+    def keep(self, entity: str, forms: Sequence[bytes]) -> None:
+        """Store messages in backlog form; on disk when this returns."""
+        journal = self._journal
+        if journal is None:
+            raise ValueError("The spool has been closed.")
+        started = runtime.now()
+        stored_ms = time.time_ns() // 1_000_000
+        runtime.in_thread(lambda: journal.append(entity, forms, stored_ms))
+        self._backlog.observers.spool_depth(journal.depth)
+        self._observe(Operation.SPOOL, entity, forms, started)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop forwarding; what waits stays for the next process."""
+        self._closing = True
+        self._wake.set()
+        if self._job is not None:
+            self._job.stop()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _forward_for_ever(self) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._closing:
+            try:
+                emptied = self._forward()
+            except Exception:  # the outermost loop: what waits must go on waiting for a better time
+                _log.exception("Forwarding from the spool failed; it is tried again.")
+                emptied = False
+            if emptied:
+                pause = _FIRST_PAUSE_SECONDS
+                self._wake.wait(None)
+            else:
+                back = self._backlog.next_return
+                wait = pause if back is None else max(0.0, min(pause, back - runtime.now()))
+                self._wake.wait(wait)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+    def _forward(self) -> bool:
+        """Forward until nothing waits (True) or neither namespace takes the oldest messages (False)."""
+        journal = self._journal
+        primary: dict[str, Link] = {}
+        backlog: dict[str, BacklogRoute] = {}
+        try:
+            while journal is not None and not self._closing:
+                entries = runtime.in_thread(lambda: journal.oldest(most=_MOST_AT_ONCE, most_bytes=_MOST_BYTES_AT_ONCE))
+                if not entries:
+                    return True
+                entity = entries[0].entity
+                if not self._to_primary(entity, entries, primary) and not self._to_backlog(entity, entries, backlog):
+                    return False
+                runtime.in_thread(functools.partial(journal.remove, entries))
+                self._backlog.observers.spool_depth(journal.depth)
+            return False
+        finally:
+            for link in primary.values():
+                link.close()
+            for route in backlog.values():
+                route.close()
+
+    def _to_primary(self, entity: str, entries: Sequence[Entry], links: dict[str, Link]) -> bool:
+        if self._state_of(entity) is not EntityState.HEALTHY:
+            return False
+        now_ms = time.time_ns() // 1_000_000
+        raws = []
+        for entry in entries:
+            restored = envelope.restore(entry.raw, now_ms=now_ms, policy=self._policy, enqueued_ms=entry.stored_ms)
+            if isinstance(restored, envelope.Expired):
+                return False  # the syphon dead-letters it where its owner looks for it
+            raws.append(restored.raw)
+        link = links.setdefault(entity, Link(lambda: self._make_primary_sender(entity), self._backlog.guard))
+        started = runtime.now()
+        batch = sdk.RawBatch(raws)
+
+        def send(sender: ServiceBusSender, seconds: float) -> None:
+            sender.send_messages(batch, timeout=seconds)
+
+        try:
+            link.use(started + self._send_timeout, send)
+        except (AzureError, OSError, ValueError) as error:
+            _log.info("The primary does not take spooled messages for %s: %s", entity, type(error).__name__)
+            return False
+        self._observe(Operation.SEND, entity, raws, started)
+        return True
+
+    def _to_backlog(self, entity: str, entries: Sequence[Entry], routes: dict[str, BacklogRoute]) -> bool:
+        raws = [entry.raw for entry in entries]
+        if self._policy == "deduct":
+            now_ms = time.time_ns() // 1_000_000
+            raws = [envelope.aged(entry.raw, now_ms - entry.stored_ms) for entry in entries]
+        route = routes.setdefault(entity, BacklogRoute(entity, self._backlog))
+        try:
+            route.send(raws, runtime.now() + self._send_timeout, route=Route.SPOOL)
+        except (PairbusError, AzureError, OSError, ValueError) as error:
+            _log.info("The backlog does not take spooled messages for %s: %s", entity, type(error).__name__)
+            return False
+        return True
+
+    def _observe(self, operation: Operation, entity: str, raws: Sequence[bytes], started: float) -> None:
+        observers = self._backlog.observers
+        if observers.watching:
+            observers.sent(
+                operation,
+                Route.SPOOL,
+                entity,
+                [read_facts(raw).message_key for raw in raws],
+                started,
+                sizes=[len(raw) for raw in raws],
+            )

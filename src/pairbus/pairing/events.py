@@ -1,0 +1,173 @@
+"""What a paired client tells about itself: transitions to callbacks and the log, everything to the ledger and
+the metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pairbus.failover import EntityState, EventKind, Transition
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Route
+from pairbus.pairing.metrics import Metrics
+
+_log = logging.getLogger("pairbus.pairing")
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionEvent:
+    """An entity changed its state.
+
+    `cause` is the error that counted, the class of what brought the ping home, or who overrode the state;
+    `episode` is the same from the first suspicion until the entity is healthy again.
+    """
+
+    entity: str
+    before: EntityState
+    after: EntityState
+    reason: EventKind
+    cause: str
+    at: datetime
+    episode: str
+
+    def __str__(self) -> str:
+        because = f" ({self.cause})" if self.cause else ""
+        return f"{self.entity}: {self.before.value} -> {self.after.value}, {self.reason.value}{because}"
+
+
+TransitionCallback = Callable[[TransitionEvent], None]
+
+
+class Observers:
+    """Everyone who is told what a paired client does. `watching` is False when there is nobody."""
+
+    def __init__(self, primary: str, secondary: str, ledger: Path | str | LedgerWriter | None) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self.metrics = Metrics.if_installed()
+        self._callbacks: list[TransitionCallback] = []
+        self._own_ledger = isinstance(ledger, Path | str)
+        self.ledger = _writer(ledger)
+        self.watching = self.ledger is not None or self.metrics is not None
+
+    def add_callback(self, callback: TransitionCallback) -> None:
+        self._callbacks.append(callback)
+
+    def transition(self, entity: str, change: Transition, episode: str) -> None:
+        """Log, count and record a change of state, and tell the callbacks, in the order they were added."""
+        event = TransitionEvent(
+            entity, change.before, change.after, change.event, change.cause, datetime.now(UTC), episode
+        )
+        level = logging.INFO if change.after is EntityState.HEALTHY else logging.WARNING
+        _log.log(level, "%s", event)
+        if self.metrics is not None:
+            self.metrics.transition(entity, change.before, change.after)
+        if self.ledger is not None:
+            self.ledger.record(
+                Operation.TRANSITION,
+                self.primary,
+                entity,
+                state_from=change.before.value,
+                state_to=change.after.value,
+                cause=change.cause.partition(":")[0] or change.event.name.lower(),
+                episode=episode,
+            )
+        for callback in self._callbacks:
+            try:
+                callback(event)
+            except Exception:  # a user's callback must not decide where messages go
+                _log.exception("A transition callback failed for %s.", event)
+
+    def sent(
+        self,
+        operation: Operation,
+        route: Route,
+        entity: str,
+        message_ids: Sequence[str | None],
+        started: float,
+        *,
+        error: BaseException | None = None,
+        in_doubt: bool = False,
+        queue: str | None = None,
+        sizes: Sequence[int] | None = None,
+        episode: str | None = None,
+    ) -> None:
+        """One call that carried messages for `entity`, to the primary or to the backlog queue `queue`."""
+        seconds = time.monotonic() - started
+        outcome = Outcome.OK if error is None else Outcome.UNKNOWN if in_doubt else Outcome.FAILED
+        if self.metrics is not None:
+            self.metrics.sent(entity, route.value, outcome.value, len(message_ids), seconds)
+        if self.ledger is not None:
+            self._record(operation, route, entity, message_ids, seconds, outcome, error, queue, sizes, episode)
+
+    def _record(
+        self,
+        operation: Operation,
+        route: Route,
+        entity: str,
+        message_ids: Sequence[str | None],
+        seconds: float,
+        outcome: Outcome,
+        error: BaseException | None,
+        queue: str | None,
+        sizes: Sequence[int] | None,
+        episode: str | None,
+    ) -> None:
+        if self.ledger is None:
+            return
+        namespace, place, destination = self.primary, entity, None
+        if queue is not None:
+            namespace, place, destination = self.secondary, queue, entity
+        self.ledger.record_batch(
+            operation,
+            namespace,
+            place,
+            message_ids,
+            sizes=sizes,
+            outcome=outcome,
+            latency_us=int(seconds * 1_000_000),
+            route=route,
+            destination=destination,
+            error=None if error is None else type(error).__name__,
+            episode=episode,
+        )
+
+    def pinged(
+        self, entity: str, message_id: str | None, started: float, error: BaseException | None, episode: str | None
+    ) -> None:
+        """One ping of a failed-over entity, delivered or not."""
+        if self.watching:
+            self.sent(Operation.PING, Route.PRIMARY, entity, [message_id], started, error=error, episode=episode)
+
+    def pulled(self, queue: str, error: BaseException, left: int) -> None:
+        _log.warning("Backlog queue %s is pulled from the rotation, %d left: %s", queue, left, type(error).__name__)
+        if self.metrics is not None:
+            self.metrics.rotation(left)
+
+    def put_back(self, queue: str, left: int) -> None:
+        _log.info("Backlog queue %s is back in the rotation.", queue)
+        if self.metrics is not None:
+            self.metrics.rotation(left)
+
+    def spool_depth(self, messages: int) -> None:
+        if self.metrics is not None:
+            self.metrics.spool_depth(messages)
+
+    def close(self) -> None:
+        if self._own_ledger and self.ledger is not None:
+            self.ledger.close()
+
+
+def new_episode() -> str:
+    return uuid.uuid4().hex
+
+
+def _writer(ledger: Path | str | LedgerWriter | None) -> LedgerWriter | None:
+    if ledger is None:
+        return None
+    return LedgerWriter(ledger) if isinstance(ledger, Path | str) else ledger

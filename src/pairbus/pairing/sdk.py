@@ -1,0 +1,253 @@
+"""The one place that knows what the SDK does not say aloud.
+
+Everything here touches names of `azure.servicebus` that begin with an underscore, each for a reason that its
+public surface cannot serve (a test holds that they are still there):
+
+- `ServiceBusMessageBatch._message[5]` is the list of encoded messages of a batch. It lets a message be
+  encoded by the SDK's own encoder and sent again as those very bytes, so that the backlog form is made of
+  bytes and not of values that might change their type on the way.
+- `_max_batch_size_on_link`, `_max_message_size_on_link`: limits the service told when the link was opened.
+- `_open` through `_do_retryable_operation`: opening a link with a timeout; the public ways have none.
+- `_handler._connection._transport.sock`: the only way to end a connection attempt that a silent server
+  holds; the sync SDK reads the first answer without any timeout.
+- `_condition`, `_retryable` of an error: what the service said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from pairbus import envelope
+from pairbus.errors import ReservedPropertyError
+from pairbus.failover import ErrorDescription
+
+STANDARD_LIMIT_BYTES = 256 * 1024
+"""What a namespace of the Standard tier takes, for as long as no link has told better."""
+
+SingleMessage = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
+Outgoing = SingleMessage | ServiceBusMessageBatch | Sequence[SingleMessage]
+"""What a paired send works with: iterables have become lists, everything has its message id."""
+
+
+class RawBatch(ServiceBusMessageBatch):
+    """A batch of messages that are encoded already."""
+
+    def __init__(self, raws: Sequence[bytes]) -> None:
+        super().__init__(max_size_in_bytes=2**31)
+        cast(Any, self)._message[5].extend(raws)
+        self._count = len(raws)
+
+
+class PairedMessageBatch(ServiceBusMessageBatch):
+    """A batch that still fits into one send when its messages have grown into their backlog form.
+
+    A message that is alone in the batch may grow beyond: it is carried in parts.
+    """
+
+    def __init__(self, destination: str, max_size_in_bytes: int, backlog_limit_bytes: int) -> None:
+        super().__init__(max_size_in_bytes=max_size_in_bytes)
+        self._destination = destination
+        self._backlog_limit = backlog_limit_bytes
+        self._grown = 0
+
+    def _add(self, add_message: Any) -> None:
+        prepared = cast(SingleMessage, prepare(add_message))
+        encoded = cast(Any, self)._message[5]
+        before = self._size
+        super()._add(prepared)
+        message = self._messages[-1]
+        growth = envelope.growth(
+            self._destination,
+            message.session_id,
+            timed=message.time_to_live is not None,
+            scheduled=message.scheduled_enqueue_time_utc is not None,
+        )
+        size = len(encoded[-1]) + growth + envelope.BATCH_ENTRY_BYTES
+        if self._count > 1 and self._grown + size > self._backlog_limit:
+            encoded.pop()
+            self._messages.pop()
+            self._count -= 1
+            self._size = before
+            raise MessageSizeExceededError(
+                message=f"ServiceBusMessageBatch has reached its size limit: {self.max_size_in_bytes} bytes, "
+                "less the room that its messages need to be kept in a backlog."
+            )
+        self._grown += size
+
+
+def prepare(message: Any) -> Outgoing:
+    """Check and complete what is about to be sent, before its first attempt.
+
+    Every message gets a message id if it has none, in place, so that a second attempt is recognised as the
+    same message. Names reserved for the backlog are refused.
+    """
+    if isinstance(message, ServiceBusMessage):
+        _prepare_annotated(message.raw_amqp_message)
+        return message
+    if isinstance(message, PairedMessageBatch):
+        return message
+    if isinstance(message, ServiceBusMessageBatch):
+        _prepare_batch(message)
+        return message
+    if isinstance(message, AmqpAnnotatedMessage):
+        _prepare_annotated(message)
+        return message
+    if isinstance(message, Mapping):
+        return _prepare_mapping(message)
+    if isinstance(message, Iterable):
+        return [cast(SingleMessage, prepare(one)) for one in message]
+    return cast(SingleMessage, message)  # the SDK says what is wrong with it
+
+
+def _prepare_annotated(raw: AmqpAnnotatedMessage) -> None:
+    names = raw.application_properties
+    if names:
+        _refuse_reserved(names)
+    properties = raw.properties
+    if properties is None:
+        raw.properties = AmqpMessageProperties(message_id=str(uuid.uuid4()))
+    elif not properties.message_id:
+        properties.message_id = str(uuid.uuid4())
+
+
+def _prepare_mapping(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    names = message.get("application_properties")
+    if isinstance(names, Mapping):
+        _refuse_reserved(names)
+    return message if message.get("message_id") else {**message, "message_id": str(uuid.uuid4())}
+
+
+def _prepare_batch(batch: ServiceBusMessageBatch) -> None:
+    """A batch made elsewhere holds encoded messages: give ids to those that lack one."""
+    encoded = cast(Any, batch)._message[5]
+    for position, message in enumerate(batch._messages):
+        if message.application_properties:
+            _refuse_reserved(message.application_properties)
+        if not message.message_id:
+            message_id = str(uuid.uuid4())
+            encoded[position] = bytearray(envelope.with_message_id(bytes(encoded[position]), message_id))
+            message.message_id = message_id
+
+
+def _refuse_reserved(names: Iterable[Any]) -> None:
+    found = envelope.reserved_names(names)
+    if found:
+        raise ReservedPropertyError(found)
+
+
+def encode(message: Outgoing, limit_bytes: int) -> list[bytes]:
+    """The messages as the SDK encodes them for the primary.
+
+    Raises what the SDK or the primary would raise for content that cannot be sent, or is larger than
+    `limit_bytes`, for a single message and for a list as a whole.
+    """
+    if isinstance(message, ServiceBusMessageBatch):
+        return [bytes(raw) for raw in cast(Any, message)._message[5]]
+    if isinstance(message, Sequence):
+        batch = ServiceBusMessageBatch(max_size_in_bytes=limit_bytes)
+        for one in message:
+            batch.add_message(cast(Any, one))
+        return [bytes(raw) for raw in cast(Any, batch)._message[5]]
+    batch = ServiceBusMessageBatch(max_size_in_bytes=2**31)
+    batch.add_message(cast(Any, message))
+    raw = bytes(cast(Any, batch)._message[5][0])
+    if len(raw) > limit_bytes:
+        raise MessageSizeExceededError(
+            message=f"The message has {len(raw)} bytes; the primary namespace takes {limit_bytes}."
+        )
+    return [raw]
+
+
+def message_ids(message: Outgoing) -> list[str | None]:
+    """The ids of prepared messages, as text, in order."""
+    if isinstance(message, ServiceBusMessageBatch):
+        return [_id_of(one) for one in message._messages]
+    if isinstance(message, Sequence):
+        return [_id_of(one) for one in message]
+    return [_id_of(message)]
+
+
+def _id_of(message: SingleMessage) -> str | None:
+    if isinstance(message, Mapping):
+        found = message.get("message_id")
+    elif isinstance(message, ServiceBusMessage):
+        found = message.message_id
+    else:
+        found = message.properties.message_id if message.properties else None
+    if isinstance(found, bytes):
+        return found.decode("utf-8", "replace")
+    return None if found is None else str(found)
+
+
+def schedule(message: Outgoing, at: Any) -> Outgoing:
+    """Set the time at which the messages are to appear, as the SDK's own `schedule_messages` does."""
+    if isinstance(message, ServiceBusMessage):
+        message.scheduled_enqueue_time_utc = at
+        return message
+    if isinstance(message, AmqpAnnotatedMessage):
+        message.annotations = {**(message.annotations or {}), b"x-opt-scheduled-enqueue-time": at}
+        return message
+    if isinstance(message, Mapping):
+        return {**message, "scheduled_enqueue_time_utc": at}
+    if isinstance(message, Sequence):
+        return [cast(SingleMessage, schedule(one, at)) for one in message]
+    raise ValueError(f"Only messages can be scheduled, not a {type(message).__name__}.")
+
+
+def describe(error: BaseException) -> ErrorDescription:
+    """What the failover rules need to know about an error."""
+    condition = getattr(error, "_condition", None)
+    value = getattr(condition, "value", condition)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return ErrorDescription(
+        class_names=frozenset(one.__name__ for one in type(error).__mro__),
+        condition=str(value) if value else "",
+        retryable=bool(getattr(error, "_retryable", False)),
+    )
+
+
+def batch_limit(sender: Any) -> int:
+    """How many bytes one send may have on the sender's link; 0 while it was never open."""
+    return int(getattr(sender, "_max_batch_size_on_link", 0) or 0)
+
+
+def message_limit(sender: Any) -> int:
+    """How many bytes one message may have on the sender's link; 0 while it was never open."""
+    return int(getattr(sender, "_max_message_size_on_link", 0) or 0)
+
+
+def open_link(sender: Any, timeout: float) -> Any:
+    """Open the sender's link within `timeout`; for the aio SDK, the coroutine that does."""
+    return sender._do_retryable_operation(
+        sender._open, timeout=timeout, operation_requires_timeout=True, apply_try_timeout=True
+    )
+
+
+def break_connection(sender: Any) -> None:
+    """End whatever the sync sender waits for on its socket; the waiting call then fails by itself."""
+    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
+    sock = getattr(getattr(connection, "_transport", None), "sock", None)
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def ping() -> ServiceBusMessage:
+    """A fresh ping: no receiver ever sees it."""
+    return ServiceBusMessage(
+        b"",
+        content_type=envelope.PING_CONTENT_TYPE,
+        time_to_live=cast(Any, envelope.PING_TIME_TO_LIVE_MS // 1000),
+        session_id=str(uuid.uuid4()),
+        message_id=str(uuid.uuid4()),
+    )

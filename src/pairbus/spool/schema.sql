@@ -1,0 +1,8 @@
+-- Messages in backlog form that neither namespace took, oldest first.
+-- AUTOINCREMENT: a number is never used again, so the order survives an empty journal.
+CREATE TABLE IF NOT EXISTS message (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    entity TEXT NOT NULL,
+    stored_ms INTEGER NOT NULL,
+    raw BLOB NOT NULL
+) STRICT;
