@@ -214,7 +214,8 @@ class Router:
                     continue
                 copy = view.copy()
                 rule.act(copy)
-                changed.append(with_action_applied(raw, copy))
+                copy.set_application_property("RuleName", rule.description.name)
+                changed.append(self._changed_copy(raw, copy))
             except EvaluationError as error:
                 description = subscription.description
                 assert isinstance(description, SubscriptionDescription)
@@ -222,6 +223,12 @@ class Router:
                     text = f"Rule '{rule.description.name}': {error}"
                     self._dead_letter_raw(subscription, raw, "FilterEvaluationException", text, now)
         return plain, changed
+
+    def _changed_copy(self, raw: bytes, changed: MessageProperties) -> bytes:
+        copy = with_action_applied(raw, changed)
+        if len(copy) > self._limits.max_message_bytes:
+            raise EvaluationError(f"the action makes the message {len(copy)} bytes long, more than is allowed")
+        return copy
 
     def _place_in_subscription(
         self, subscription: SubscriptionEntity, payload_id: int, raw: bytes, facts: Facts, now: int
