@@ -99,7 +99,7 @@ def test_delivery_edits_two_sections_only(message: Message, count: int) -> None:
         before.application_properties,
         before.body,
     )
-    assert after.delivery_annotations == b""
+    assert bool(after.delivery_annotations) == bool(before.delivery_annotations)
     back = Message()
     back.decode(out)
     assert back.delivery_count == count
@@ -153,12 +153,25 @@ def test_removing_an_annotation() -> None:
     assert Sections.split(out).message_annotations == b"\x00\x53\x72" + encode({Symbol("x-opt-b"): 2})
 
 
-def test_the_lock_token_is_the_only_delivery_annotation() -> None:
+def test_the_lock_token_joins_the_delivery_annotations() -> None:
     message = Message(body="x", instructions={symbol("hop"): 1})
     token = bytes(range(16))
     back = Message()
     back.decode(for_delivery(encoded(message), delivery_count=0, annotations={}, lock_token=token))
+    assert back.instructions == {"hop": 1, "x-opt-lock-token": UUID(bytes_le=token)}
+    back.decode(for_delivery(encoded(Message(body="x")), delivery_count=0, annotations={}, lock_token=token))
     assert back.instructions == {"x-opt-lock-token": UUID(bytes_le=token)}
+    back.decode(for_delivery(encoded(message), delivery_count=0, annotations={}))
+    assert back.instructions == {"hop": 1}
+
+
+def test_binary_keys_are_read_and_replaced() -> None:
+    raw = b"\x00\x53\x72" + encode({b"x-opt-partition-key": "p", b"other": 1}) + b"\x00\x53\x75\xa0\x01x"
+    assert read_facts(raw).partition_key == "p"
+    out = for_delivery(raw, delivery_count=0, annotations={"x-opt-partition-key": "q"})
+    assert Sections.split(out).message_annotations == b"\x00\x53\x72" + encode(
+        {b"other": 1, Symbol("x-opt-partition-key"): "q"}
+    )
 
 
 def test_wide_and_named_descriptors_are_understood() -> None:

@@ -265,7 +265,7 @@ def _read_properties(facts: Facts, values: list[Any]) -> None:
 
 
 def _read_annotations(facts: Facts, section: bytes) -> None:
-    annotations = _map_of(section)
+    annotations = {_name(key): value for key, value in _map_of(section).items()}
     scheduled = annotations.get("x-opt-scheduled-enqueue-time")
     if isinstance(scheduled, int):
         facts.scheduled_ms = int(scheduled)
@@ -296,11 +296,10 @@ def with_application_properties(raw: bytes, updates: Mapping[str, Any], remove: 
 def for_delivery(
     raw: bytes, *, delivery_count: int, annotations: Mapping[str, Any], lock_token: bytes | None = None
 ) -> bytes:
-    """The message as a receiver gets it: its delivery count in the header, ``annotations`` merged into the
-    message annotations (None removes one), and of delivery annotations only the lock token: the sender's were
-    for one hop.
+    """The message as a receiver gets it: its delivery count in the header, ``annotations`` merged into the message
+    annotations (None removes one), and the lock token, which is the delivery tag, among the delivery annotations.
     """
-    header = kept = b""
+    header = hop = kept = b""
     pos, previous, end = 0, 0, len(raw)
     while pos < end:
         code, value_at = _section_at(raw, pos)
@@ -310,12 +309,27 @@ def for_delivery(
         after = skip(raw, value_at)
         if code == HEADER:
             header = raw[value_at:after]
-        elif code == MESSAGE_ANNOTATIONS:
+        elif code == DELIVERY_ANNOTATIONS:
+            hop = raw[value_at:after]
+        else:
             kept = raw[value_at:after]
         previous, pos = code, after
+    return b"".join(
+        (
+            _header(header, delivery_count),
+            _delivery_annotations(hop, lock_token),
+            _annotations(MESSAGE_ANNOTATIONS, kept, annotations),
+            raw[pos:],
+        )
+    )
+
+
+def _delivery_annotations(old: bytes, lock_token: bytes | None) -> bytes:
     # A lock token is a UUID in the byte order of .NET; on the wire UUIDs are in network order.
-    lock = _LOCK_ANNOTATION + UUID(bytes_le=lock_token).bytes if lock_token else b""
-    return b"".join((_header(header, delivery_count), lock, _annotations(kept, annotations), raw[pos:]))
+    token = UUID(bytes_le=lock_token) if lock_token else None
+    if old:
+        return _annotations(DELIVERY_ANNOTATIONS, old, {"x-opt-lock-token": token})
+    return _LOCK_ANNOTATION + token.bytes if token else b""
 
 
 @lru_cache(maxsize=1024)
@@ -334,7 +348,7 @@ def _symbol(name: str) -> bytes:
     return encode(Symbol(name))
 
 
-def _annotations(old: bytes, updates: Mapping[str, Any]) -> bytes:
+def _annotations(section: int, old: bytes, updates: Mapping[str, Any]) -> bytes:
     content = bytearray()
     count = 0
     if old and old != b"\x40":
@@ -348,8 +362,13 @@ def _annotations(old: bytes, updates: Mapping[str, Any]) -> bytes:
     if not count:
         return b""
     if size < 255 and count < 256:
-        return b"\x00\x53\x72\xc1" + bytes((size + 1, count)) + content
-    return b"\x00\x53\x72\xd1" + (size + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + content
+        return bytes((0, 0x53, section, 0xC1, size + 1, count)) + content
+    return bytes((0, 0x53, section, 0xD1)) + (size + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + content
+
+
+def _name(key: Any) -> str:
+    """A key as text: some clients write annotations with binary keys."""
+    return key.decode("ascii", "replace") if isinstance(key, bytes) else str(key)
 
 
 def _copy_other_pairs(content: bytearray, old: bytes, updates: Mapping[str, Any]) -> int:
@@ -359,13 +378,12 @@ def _copy_other_pairs(content: bytearray, old: bytes, updates: Mapping[str, Any]
     elif old[0] == 0xD1 and len(old) > 8:
         count, pos = int.from_bytes(old[5:9], "big"), 9
     else:
-        raise AmqpDecodeError("message annotations must be a map")
+        raise AmqpDecodeError("annotations must be a map")
     kept = 0
     for _ in range(count // 2):
         value_at = skip(old, pos)
         after = skip(old, value_at)
-        name, _end = decode(old, pos)
-        if not isinstance(name, str) or name not in updates:
+        if _name(decode(old, pos)[0]) not in updates:
             content += old[pos:after]
             kept += 2
         pos = after

@@ -1,0 +1,270 @@
+"""One client's connection to the embedded namespace: which links it may open, and what becomes of them.
+
+Rules
+- A client proves who it is by tokens put to `$cbs`, before it opens a link. Each link needs its right (Send or Listen)
+  when it is opened, and loses its standing when the token ends: it is detached then, and the client comes back with a
+  fresh one.
+- A refused attach is answered with an empty terminus and a detach that carries the error.
+- What a client has sent and the broker has not yet stored is bounded: beyond the bound it is not read from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from pairbus.amqp.engine import Engine, EngineLimits, Incoming, Link, Outgoing
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.embedded.amqp.addresses import is_cbs, managed_entity, path_of
+from pairbus.embedded.amqp.ends import LinkEnd, amqp_error
+from pairbus.embedded.amqp.management import CbsLink, CoordinatorLink, ManagementLink, ReplyLink
+from pairbus.embedded.amqp.receiving import ReceivingLink
+from pairbus.embedded.amqp.sending import SendingLink
+from pairbus.embedded.broker import Broker
+from pairbus.embedded.clock import Alarm
+from pairbus.embedded.errors import BrokerError, UnauthorizedError
+from pairbus.embedded.faults import SERVER_BUSY, Fault, FaultSwitchboard
+from pairbus.embedded.limits import Limits
+from pairbus.embedded.security import Grant
+
+MAX_GRANTS = 1_000
+MAX_UNSTORED_BYTES = 16 << 20
+CONTAINER_ID = "pairbus"
+
+
+class TokenCheck(Protocol):
+    def check(self, token: str, audience: str, now_ms: int) -> Grant: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What every connection of one namespace shares."""
+
+    broker: Broker
+    faults: FaultSwitchboard
+    authority: TokenCheck
+    limits: Limits
+    engine_limits: EngineLimits
+
+
+class ServerConnection:
+    def __init__(self, services: Services) -> None:
+        self.broker = services.broker
+        self.faults = services.faults
+        self.limits = services.limits
+        self.reply_links: list[ReplyLink] = []
+        self.engine = Engine(self, server=True, container_id=CONTAINER_ID, limits=services.engine_limits)
+        self._authority = services.authority
+        self._grants: dict[str, Grant] = {}
+        self._expiry: Alarm | None = None
+        self._links: set[Link] = set()
+        self._unstored_bytes = 0
+        self._holds_reading = False
+        self.faults.listen(self._faults_changed)
+
+    # --- what the engine tells ----------------------------------------------------------------------------
+
+    def connection_opened(self) -> None:
+        return
+
+    def link_opened(self, link: Link) -> None:
+        self._links.add(link)
+        path = self._fault_path(link)
+        fault = self.faults.fault_of(path)
+        if fault is not None and self._faulty_attach(fault, link):
+            return
+        self._open(link)
+
+    def link_closed(self, link: Link, error: AmqpError | None) -> None:
+        self._links.discard(link)
+        end: LinkEnd | None = link.context
+        if end is not None:
+            link.context = None
+            end.closed()
+
+    def message_received(self, link: Link, delivery: Incoming, raw: bytes, message_format: int) -> None:
+        end: LinkEnd | None = link.context
+        if end is not None:
+            end.received(delivery, raw, message_format)
+
+    def message_too_large(self, link: Link, delivery: Incoming, size: int) -> None:
+        end: LinkEnd | None = link.context
+        if end is not None:
+            end.received_too_much(delivery, size)
+
+    def delivery_updated(self, link: Link, delivery: Outgoing) -> None:
+        end: LinkEnd | None = link.context
+        if end is not None:
+            end.updated(delivery)
+
+    def credit_changed(self, link: Link) -> None:
+        end: LinkEnd | None = link.context
+        if end is not None:
+            end.credit_changed()
+
+    def writing_paused(self, paused: bool) -> None:
+        for link in list(self._links):
+            self.credit_changed(link)
+
+    def connection_lost(self, error: AmqpError | None) -> None:
+        self.faults.unlisten(self._faults_changed)
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    # --- links --------------------------------------------------------------------------------------------
+
+    def _open(self, link: Link) -> None:
+        if not link.alive:
+            return
+        try:
+            end = self._end_for(link)
+            link.context = end
+            end.open()
+        except BrokerError as error:
+            self.refuse(link, amqp_error(error))
+
+    def _end_for(
+        self, link: Link
+    ) -> SendingLink | ReceivingLink | ReplyLink | CbsLink | ManagementLink | CoordinatorLink:
+        if not link.is_sender and link.remote_target.is_coordinator:
+            return CoordinatorLink(self, link)
+        path = self._path(link)
+        if is_cbs(path):
+            return ReplyLink(self, link, "$cbs") if link.is_sender else CbsLink(self, link)
+        entity = managed_entity(path)
+        if entity is not None:
+            self._require_any(entity)
+            self.broker.check_exists(entity)
+            node = path.lower()
+            return ReplyLink(self, link, node) if link.is_sender else ManagementLink(self, link, node, entity)
+        if link.is_sender:
+            self.require(path, "Listen")
+            return ReceivingLink(self, link, path)
+        self.require(path, "Send")
+        self.broker.check_sendable(path)
+        return SendingLink(self, link, path)
+
+    @staticmethod
+    def _path(link: Link) -> str:
+        return path_of((link.remote_source if link.is_sender else link.remote_target).address)
+
+    def _fault_path(self, link: Link) -> str | None:
+        path = self._path(link)
+        return None if is_cbs(path) else path
+
+    def refuse(self, link: Link, error: AmqpError) -> None:
+        link.context = None
+        link.refuse(error)
+
+    def reply(self, node: str, reply_to: str | None, raw: bytes) -> None:
+        """Send a reply on the link the request names, else on the node's latest one."""
+        for end in reversed(self.reply_links):
+            if end.path == node and (reply_to is None or end.address == reply_to):
+                end.send(raw)
+                return
+        for end in reversed(self.reply_links):
+            if end.path == node:
+                end.send(raw)
+                return
+
+    # --- what the client may do ---------------------------------------------------------------------------
+
+    def put_token(self, token: str, audience: str) -> None:
+        """Take a token for an audience; UnauthorizedError if it is not good."""
+        grant = self._authority.check(token, audience, self.broker.clock.now_ms())
+        path = path_of(audience)
+        entity = managed_entity(path)
+        entity = path if entity is None else entity
+        if entity and not is_cbs(entity):
+            self.broker.check_exists(entity)
+        if len(self._grants) >= MAX_GRANTS and grant.scope not in self._grants:
+            raise UnauthorizedError(f"A connection may hold {MAX_GRANTS} tokens at most. Open another connection.")
+        self._grants[grant.scope] = grant
+        self._watch_expiry()
+
+    def _allows(self, path: str, right: str) -> bool:
+        now_ms = self.broker.clock.now_ms()
+        return any(grant.expires_ms > now_ms and grant.allows(path, right) for grant in self._grants.values())
+
+    def require(self, path: str, right: str) -> None:
+        if not self._allows(path, right):
+            raise UnauthorizedError(
+                f"Unauthorized access. '{right}' claim(s) are required to perform this operation on '{path[:256]}'."
+            )
+
+    def _require_any(self, path: str) -> None:
+        if not self._allows(path, "Send") and not self._allows(path, "Listen"):
+            self.require(path, "Manage")
+
+    def _watch_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        soonest = min(grant.expires_ms for grant in self._grants.values())
+        self._expiry = self.broker.clock.call_at(soonest, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now_ms = self.broker.clock.now_ms()
+        ended = [scope for scope, grant in self._grants.items() if grant.expires_ms <= now_ms]
+        for scope in ended:
+            del self._grants[scope]
+        if ended:
+            for link in list(self._links):
+                end: LinkEnd | None = link.context
+                if end is not None and end.right is not None and not self._allows(end.path, end.right):
+                    link.close(AmqpError("amqp:unauthorized-access", "ExpiredToken: The token has expired."))
+        if self._grants:
+            self._watch_expiry()
+
+    # --- how much may be under way ------------------------------------------------------------------------
+
+    def takes(self, size: int) -> None:
+        """The broker was given so many bytes to store."""
+        self._unstored_bytes += size
+        if self._unstored_bytes > MAX_UNSTORED_BYTES and not self._holds_reading:
+            self._holds_reading = True
+            self.engine.hold_reading()
+
+    def took(self, size: int) -> None:
+        self._unstored_bytes -= size
+        if self._holds_reading and self._unstored_bytes <= MAX_UNSTORED_BYTES // 2:
+            self._holds_reading = False
+            self.engine.release_reading()
+
+    # --- faults -------------------------------------------------------------------------------------------
+
+    def _faulty_attach(self, fault: Fault, link: Link) -> bool:
+        """Do what the fault says to a new link; False if it is to be opened as usual."""
+        match fault.mode:
+            case "refuse" if fault.entity is None:
+                self.engine.abort()
+            case "refuse":
+                self.refuse(link, AmqpError("amqp:internal-error", "The entity cannot be reached at the moment."))
+            case "error":
+                self.refuse(link, AmqpError(fault.condition or "amqp:internal-error", "A fault was switched on."))
+            case "throttle" if fault.rate == 0:
+                self.refuse(link, AmqpError(SERVER_BUSY, "The server is busy. Wait 10 seconds and try again."))
+            case "hang":
+                pass  # opened when the fault is over
+            case "slow":
+                asyncio.get_running_loop().call_later((fault.delay_ms or 0) / 1000, self._open, link)
+            case _:
+                return False
+        return True
+
+    def _faults_changed(self) -> None:
+        fault = self.faults.fault_of(None)
+        if fault is not None and fault.mode == "refuse":
+            self.engine.abort()
+            return
+        for link in list(self._links):
+            end: LinkEnd | None = link.context
+            if end is not None:
+                end.faults_changed()
+                refused = self.faults.fault_of(end.path) if end.path else None
+                if refused is not None and refused.mode == "refuse":
+                    self.engine.abort()
+                    return
+            elif not link.is_answered:
+                self.link_opened(link)
