@@ -80,9 +80,6 @@ class CbsLink(QuietEnd):
             self._connection.put_token(token, request.text("name"))
         except UnauthorizedError as error:
             return 401, error.description
-            path = path_of(request.text("name"))
-            entity = managed_entity(path)
-            self._connection.broker.check_exists(path if entity is None else entity)
         except BrokerError as error:
             return error.http_status, error.description
         return 202, "Accepted"
