@@ -59,7 +59,8 @@ def test_a_fault_is_set_listed_and_cleared_by(server: EmbeddedNamespace, spellin
 def test_the_sdk_sees_the_fault_and_its_end(server: EmbeddedNamespace) -> None:
     words = ["--entity", "orders", "--mode", "error", "--condition", ENTITY_DISABLED]
     assert fault(server.name, *words).returncode == 0
-    with server.client(retry_total=0) as client, client.get_queue_sender("orders") as sender:
+    with server.client(retry_total=0) as client:
+        sender = client.get_queue_sender("orders")
         with pytest.raises(MessagingEntityDisabledError):
             sender.send_messages(ServiceBusMessage("not now"))
         assert fault(server.name, "--clear", "--entity", "orders").returncode == 0

@@ -39,7 +39,8 @@ RESERVED = {
         "pairbus.demo",
     ),
     "pyspark": ("pairbus.pipeline", "pairbus.testing.spark"),
-    "proton": ("pairbus.amqp", "pairbus.embedded.amqp"),
+    "proton": ("pairbus.amqp",),
+    "cproton": ("pairbus.amqp",),
     "sqlite3": ("pairbus.embedded", "pairbus.spool"),
     "typer": ("pairbus.cli",),
 }
