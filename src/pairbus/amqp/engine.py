@@ -23,7 +23,7 @@ from cproton import ffi, lib
 
 from pairbus.amqp.frames import IncomingFormats, OutgoingFormats
 from pairbus.amqp.links import Incoming, Link, Outgoing, read_condition, write_condition, write_data
-from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.outcomes import AmqpError, State
 from pairbus.amqp.sasl import SaslError, SaslExchange
 
 __all__ = ["Engine", "EngineLimits", "EngineOwner", "Incoming", "Link", "Outgoing"]
@@ -52,6 +52,7 @@ class EngineOwner(Protocol):
     def message_received(self, link: Link, delivery: Incoming, raw: bytes, message_format: int) -> None: ...
     def message_too_large(self, link: Link, delivery: Incoming, size: int) -> None: ...
     def delivery_updated(self, link: Link, delivery: Outgoing) -> None: ...
+    def outcome_confirmed(self, link: Link, delivery: Incoming, state: State | None) -> None: ...
     def credit_changed(self, link: Link) -> None: ...
     def writing_paused(self, paused: bool) -> None: ...
     def connection_lost(self, error: AmqpError | None) -> None: ...
@@ -320,6 +321,12 @@ class Engine(asyncio.Protocol):
                 self.owner.delivery_updated(link, delivery)
         elif lib.pn_delivery_readable(impl) or lib.pn_delivery_aborted(impl):
             self._on_incoming(link, impl)
+        elif link.proposed and lib.pn_delivery_settled(impl):
+            answered = link.proposed.pop(impl, None)
+            if answered is not None:
+                state = answered.state
+                answered.forget()
+                self.owner.outcome_confirmed(link, answered, state)
 
     def _on_incoming(self, link: Link, impl: Any) -> None:
         if lib.pn_delivery_aborted(impl):

@@ -172,11 +172,33 @@ class Incoming:
             return False
         return int(lib.pn_delivery_remote_state(self._impl)) == TRANSACTIONAL
 
+    @property
+    def tag(self) -> bytes:
+        if self._impl is None or not self.link.alive:
+            return b""
+        tag = lib.pn_delivery_tag(self._impl)
+        return bytes(ffi.buffer(tag.start, tag.size))
+
+    def propose(self, state: State) -> None:
+        """Ask the peer to apply an outcome; the owner is told when it has (`outcome_confirmed`)."""
+        if self._impl is None or not self.link.alive:
+            return
+        _write_state(self._impl, state)
+        self.link.proposed[self._impl] = self
+        self.link.engine.schedule_flush()
+
+    def forget(self) -> None:
+        """The peer has settled: nothing is left to say."""
+        impl, self._impl = self._impl, None
+        if impl is not None and self.link.alive:
+            lib.pn_delivery_settle(impl)
+
     def settle(self, state: State = _ACCEPTED) -> None:
         """Answer, once. Later calls, and calls after the link is gone, do nothing."""
         impl, self._impl = self._impl, None
         if impl is None or not self.link.alive:
             return
+        self.link.proposed.pop(impl, None)
         if state is _ACCEPTED:
             lib.pn_delivery_update(impl, ACCEPTED)
         else:
@@ -231,6 +253,7 @@ class Link:
         "name",
         "outgoing",
         "partial_size",
+        "proposed",
     )
 
     def __init__(self, engine: Engine, impl: Any, name: str, *, is_sender: bool, formats: deque[int]) -> None:
@@ -242,6 +265,7 @@ class Link:
         self.announced = False
         self.context: Any = None
         self.outgoing: dict[Any, Outgoing] = {}
+        self.proposed: dict[Any, Incoming] = {}
         self.partial_size = 0
         self._partial: list[bytes] | None = []
 
@@ -257,6 +281,7 @@ class Link:
         self.impl = None
         self.announced = False
         self.outgoing.clear()
+        self.proposed.clear()
         self.drop_partial()
 
     # --- what the peer asked for --------------------------------------------------------------------------

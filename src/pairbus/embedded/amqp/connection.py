@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pairbus.amqp.engine import Engine, EngineLimits, Incoming, Link, Outgoing
-from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.outcomes import AmqpError, State
 from pairbus.embedded.amqp.addresses import is_cbs, managed_entity, path_of
 from pairbus.embedded.amqp.ends import LinkEnd, amqp_error
 from pairbus.embedded.amqp.management import CbsLink, CoordinatorLink, ManagementLink, ReplyLink
@@ -97,6 +97,9 @@ class ServerConnection:
         end: LinkEnd | None = link.context
         if end is not None:
             end.updated(delivery)
+
+    def outcome_confirmed(self, link: Link, delivery: Incoming, state: State | None) -> None:
+        return  # this side answers, it does not propose
 
     def credit_changed(self, link: Link) -> None:
         end: LinkEnd | None = link.context

@@ -1,0 +1,456 @@
+"""The client side of AMQP for those who carry messages they need not understand: raw bytes, windows, no round trips.
+
+Rules
+- A link is opened after a token for its entity was put to `$cbs`. Tokens come from the caller; none is kept here.
+- `Sender.send` does not wait: its future ends when the peer has settled. `Sender.room` waits for a place in the window.
+- `Receiver` holds at most `credit` messages that were not yet settled by the caller, however fast the peer sends.
+- `Receiver.settle` is confirmed by the peer: its future ends when the outcome was applied, or fails with the reason.
+- When a link or the connection ends, every future of it fails. Nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+from pairbus.amqp.encoding import encode
+from pairbus.amqp.engine import Engine, EngineLimits, Incoming, Link, Outgoing
+from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, State
+from pairbus.amqp.sections import read_facts
+from pairbus.amqp.values import Symbol, UInt
+
+DEFAULT_WINDOW = 300
+DEFAULT_CREDIT = 300
+OPEN_TIMEOUT = 30.0
+SAS_TOKEN = "servicebus.windows.net:sastoken"  # noqa: S105 - the name of a type
+
+
+class AmqpClientError(Exception):
+    """What the peer, or the network, said no with."""
+
+    def __init__(self, error: AmqpError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    @property
+    def condition(self) -> str:
+        return self.error.condition
+
+
+class LinkLostError(AmqpClientError):
+    """The link or its connection ended; what was under way is in doubt."""
+
+
+class RefusedError(AmqpClientError):
+    """The peer refused this message or this settlement; the link goes on."""
+
+
+class TokenRefusedError(AmqpClientError):
+    """The peer did not take a token; ``status`` is its answer (401, 404)."""
+
+    def __init__(self, status: int, description: str) -> None:
+        super().__init__(AmqpError("amqp:unauthorized-access", description))
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as it came. ``tag`` is the lock token of a peek-lock delivery."""
+
+    raw: bytes
+    tag: bytes
+    delivery: Incoming
+
+    @property
+    def lock_token(self) -> UUID:
+        return UUID(bytes_le=self.tag)
+
+
+class ClientConnection:
+    """One connection to a namespace. Make it with `ClientConnection.open`."""
+
+    def __init__(self, hostname: str, container_id: str, limits: EngineLimits) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.engine = Engine(self, server=False, container_id=container_id, hostname=hostname, limits=limits)
+        self.lost: asyncio.Future[AmqpError] = self._loop.create_future()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._session: Any = None
+        self._cbs: tuple[Sender, Receiver] | None = None
+        self._cbs_lock = asyncio.Lock()
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        hostname: str = "",
+        tls: ssl.SSLContext | None = None,
+        container_id: str = "",
+        limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
+        timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109 - one limit for connecting and opening
+    ) -> ClientConnection:
+        """Connect and open, or raise OSError, TimeoutError or LinkLostError."""
+        connection = cls(hostname or host, container_id or f"pairbus-{uuid4()}", limits)
+        try:
+            async with asyncio.timeout(timeout):
+                await connection._loop.create_connection(
+                    lambda: connection.engine, host, port, ssl=tls, server_hostname=(hostname or host) if tls else None
+                )
+                await connection._opened
+        except BaseException:
+            connection.engine.abort()
+            raise
+        connection._session = connection.engine.new_session()
+        return connection
+
+    async def put_token(self, token: str, audience: str, *, token_type: str = SAS_TOKEN) -> None:
+        """Prove the right to use ``audience``; TokenRefusedError if the peer does not accept it."""
+        async with self._cbs_lock:
+            if self._cbs is None:
+                self._cbs = (
+                    await self.open_sender("$cbs"),
+                    await self.open_receiver("$cbs", credit=10, target="$cbs-replies"),
+                )
+            sender, receiver = self._cbs
+            message_id = uuid4()
+            properties = {"operation": "put-token", "type": token_type, "name": audience}
+            sender.send(
+                b"\x00\x53\x73"
+                + encode([message_id, None, None, None, "$cbs-replies"])
+                + b"\x00\x53\x74"
+                + encode(properties)
+                + b"\x00\x53\x77"
+                + encode(token)
+            ).add_done_callback(_retrieve)
+            async with asyncio.timeout(OPEN_TIMEOUT):
+                while True:
+                    for reply in await receiver.receive(1):
+                        receiver.settle([reply]).add_done_callback(_retrieve)
+                        facts = read_facts(reply.raw)
+                        if facts.correlation_id == message_id:
+                            _check_token_reply(facts.application_properties)
+                            return
+
+    async def open_sender(
+        self,
+        address: str,
+        *,
+        window: int = DEFAULT_WINDOW,
+        timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109
+    ) -> Sender:
+        name = f"{address[:128]}-{uuid4()}"
+        sender = Sender(self.engine.new_link(self._session, name, sender=True), window)
+        sender.link.open(source=name, target=address)
+        await self._attached(sender, timeout)
+        return sender
+
+    async def open_receiver(
+        self,
+        address: str,
+        *,
+        credit: int = DEFAULT_CREDIT,
+        receive_and_delete: bool = False,
+        session: str | None = None,
+        next_session: bool = False,
+        wait_ms: int | None = None,
+        target: str | None = None,
+        timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109
+    ) -> Receiver:
+        """A receiving link; ``session`` or ``next_session`` accept a session, waiting for it ``wait_ms`` at most."""
+        name = f"{address[:128]}-{uuid4()}"
+        receiver = Receiver(self.engine.new_link(self._session, name, sender=False), credit)
+        wanted = session is not None or next_session
+        receiver.link.open(
+            source=address,
+            target=target or name,
+            source_filter={Symbol("com.microsoft:session-filter"): session} if wanted else None,
+            properties={Symbol("com.microsoft:timeout"): UInt(wait_ms)} if wait_ms is not None else None,
+            settled=receive_and_delete,
+            second=not receive_and_delete,
+        )
+        await self._attached(receiver, timeout)
+        return receiver
+
+    async def _attached(self, end: Sender | Receiver, timeout: float) -> None:  # noqa: ASYNC109
+        if self.engine.lost:
+            raise LinkLostError(AmqpError("amqp:connection:forced", "the connection ended"))
+        try:
+            async with asyncio.timeout(timeout):
+                await end.opened
+        except BaseException:
+            end.link.close()
+            raise
+
+    async def close(self) -> None:
+        """Close in the protocol's own way; returns when the connection has ended."""
+        if not self.engine.lost:
+            self.engine.close()
+            await self.lost
+
+    # --- what the engine tells ----------------------------------------------------------------------------
+
+    def connection_opened(self) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def link_opened(self, link: Link) -> None:
+        end: Sender | Receiver | None = link.context
+        if end is None:
+            link.refuse(AmqpError("amqp:not-allowed", "This side opens the links."))
+            return
+        terminus = link.remote_target if link.is_sender else link.remote_source
+        if terminus.is_null:
+            return  # refused: the detach that follows says why
+        end.attached()
+
+    def link_closed(self, link: Link, error: AmqpError | None) -> None:
+        end: Sender | Receiver | None = link.context
+        if end is not None:
+            end.ended(error or AmqpError("amqp:link:detach-forced", "the peer closed the link"))
+
+    def message_received(self, link: Link, delivery: Incoming, raw: bytes, message_format: int) -> None:
+        end = link.context
+        if isinstance(end, Receiver):
+            end.received(delivery, raw)
+
+    def message_too_large(self, link: Link, delivery: Incoming, size: int) -> None:
+        delivery.settle(Rejected(AmqpError("amqp:link:message-size-exceeded", f"a message of {size} bytes")))
+
+    def delivery_updated(self, link: Link, delivery: Outgoing) -> None:
+        end = link.context
+        if isinstance(end, Sender):
+            end.settled(delivery)
+
+    def outcome_confirmed(self, link: Link, delivery: Incoming, state: State | None) -> None:
+        end = link.context
+        if isinstance(end, Receiver):
+            end.confirmed(delivery, state)
+
+    def credit_changed(self, link: Link) -> None:
+        end = link.context
+        if isinstance(end, Sender):
+            end.make_room()
+
+    def writing_paused(self, paused: bool) -> None:
+        return
+
+    def connection_lost(self, error: AmqpError | None) -> None:
+        found = error or AmqpError("amqp:connection:forced", "the connection ended")
+        if not self.lost.done():
+            self.lost.set_result(found)
+        if not self._opened.done():
+            self._opened.set_exception(LinkLostError(found))
+            _retrieve(self._opened)
+
+
+class Sender:
+    """A sending link with a window of messages the peer has not settled."""
+
+    def __init__(self, link: Link, window: int) -> None:
+        self.link = link
+        link.context = self
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.max_message_size = 0
+        self.max_batch_size = 0
+        self._loop = loop
+        self._window = window
+        self._sent = 0
+        self._waiting: dict[Outgoing, asyncio.Future[None]] = {}
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._error: AmqpError | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._waiting)
+
+    def send(self, raw: bytes, *, message_format: int = 0) -> asyncio.Future[None]:
+        """Send now; the future ends when the peer has taken the message, or fails with RefusedError/LinkLostError."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._sent += 1
+        tag = self._sent.to_bytes(8, "big")
+        delivery = self.link.send(tag, raw, message_format=message_format) if self._error is None else None
+        if delivery is None:
+            future.set_exception(LinkLostError(self._error or AmqpError("amqp:link:detach-forced", "the link ended")))
+            return future
+        self._waiting[delivery] = future
+        return future
+
+    async def room(self) -> None:
+        """Wait until one more message fits the window and the peer's credit."""
+        while self._error is None and (len(self._waiting) >= self._window or self.link.credit <= 0):
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._room.append(future)
+            await future
+        if self._error is not None:
+            raise LinkLostError(self._error)
+
+    async def close(self) -> None:
+        self.link.close()
+
+    def attached(self) -> None:
+        properties = self.link.remote_properties
+        self.max_message_size = self.link.remote_max_message_size
+        batch = properties.get("com.microsoft:max-message-batch-size")
+        self.max_batch_size = int(batch) if isinstance(batch, int) else self.max_message_size
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def settled(self, delivery: Outgoing) -> None:
+        state = delivery.state
+        if state is None and not delivery.remotely_settled:
+            return
+        future = self._waiting.pop(delivery, None)
+        delivery.settle()
+        if future is not None and not future.done():
+            if state is None or isinstance(state, Accepted):
+                future.set_result(None)
+            elif isinstance(state, Rejected):
+                future.set_exception(RefusedError(state.error or AmqpError("amqp:internal-error", "rejected")))
+            else:
+                future.set_exception(RefusedError(AmqpError("amqp:internal-error", f"answered with {state}")))
+        self.make_room()
+
+    def make_room(self) -> None:
+        while self._room:
+            future = self._room.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def ended(self, error: AmqpError) -> None:
+        self._error = error
+        lost = LinkLostError(error)
+        for future in (self.opened, *self._waiting.values()):
+            if not future.done():
+                future.set_exception(lost)
+                _retrieve(future)
+        self._waiting.clear()
+        self.make_room()
+
+
+class Receiver:
+    """A receiving link. Messages wait here until they are asked for; credit comes back as they are settled."""
+
+    def __init__(self, link: Link, credit: int) -> None:
+        self.link = link
+        link.context = self
+        self._loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[None] = self._loop.create_future()
+        self.session_id: str | None = None
+        self._credit = credit
+        self._given_back = 0
+        self._ready: deque[Received] = deque()
+        self._arrival: asyncio.Event = asyncio.Event()
+        self._settling: dict[Incoming, asyncio.Future[None]] = {}
+        self._error: AmqpError | None = None
+
+    async def receive(self, max_count: int) -> list[Received]:
+        """Up to ``max_count`` messages, as soon as there is at least one; LinkLostError when the link ended.
+
+        Give it a time limit with ``asyncio.timeout``: nothing is lost when it is cancelled.
+        """
+        while not self._ready:
+            if self._error is not None:
+                raise LinkLostError(self._error)
+            self._arrival.clear()
+            await self._arrival.wait()
+        return [self._ready.popleft() for _ in range(min(max_count, len(self._ready)))]
+
+    def settle(
+        self, messages: Sequence[Received], state: State | None = None
+    ) -> asyncio.Future[list[AmqpError | None]]:
+        """Apply one outcome to messages; for each of them None, or the reason why not. Fails when the link ends."""
+        outcome = state if state is not None else Accepted()
+        futures = [self._settle_one(message, outcome) for message in messages]
+        return asyncio.ensure_future(_reasons(futures))
+
+    def _settle_one(self, message: Received, state: State) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._give_back(1)
+        if self._error is not None:
+            future.set_exception(LinkLostError(self._error))
+        elif message.delivery.settled:
+            message.delivery.settle(state)
+            future.set_result(None)
+        else:
+            self._settling[message.delivery] = future
+            message.delivery.propose(state)
+        return future
+
+    def _give_back(self, count: int) -> None:
+        self._given_back += count
+        if self._given_back * 4 >= self._credit:
+            self.link.grant(self._given_back)
+            self._given_back = 0
+
+    async def close(self) -> None:
+        self.link.close()
+
+    def attached(self) -> None:
+        for key, value in self.link.remote_source.filter.items():
+            if str(key) == "com.microsoft:session-filter":
+                self.session_id = None if value is None else str(value)
+        if not self.opened.done():
+            self.opened.set_result(None)
+            self.link.grant(self._credit)
+
+    def received(self, delivery: Incoming, raw: bytes) -> None:
+        self._ready.append(Received(raw, delivery.tag, delivery))
+        self._arrival.set()
+
+    def confirmed(self, delivery: Incoming, state: State | None) -> None:
+        future = self._settling.pop(delivery, None)
+        if future is None or future.done():
+            return
+        if isinstance(state, Rejected) and state.error is not None:
+            future.set_exception(RefusedError(state.error))
+        else:
+            future.set_result(None)
+
+    def ended(self, error: AmqpError) -> None:
+        self._error = error
+        lost = LinkLostError(error)
+        for future in (self.opened, *self._settling.values()):
+            if not future.done():
+                future.set_exception(lost)
+                _retrieve(future)
+        self._settling.clear()
+        self._arrival.set()
+
+
+async def _reasons(futures: list[asyncio.Future[None]]) -> list[AmqpError | None]:
+    reasons: list[AmqpError | None] = []
+    lost: LinkLostError | None = None
+    for future in futures:
+        try:
+            await future
+        except RefusedError as error:
+            reasons.append(error.error)
+        except LinkLostError as error:
+            lost = error
+        else:
+            reasons.append(None)
+    if lost is not None:
+        raise lost
+    return reasons
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Look at a future's error, so that asyncio does not complain when nobody else does."""
+    if not future.done():
+        future.add_done_callback(_retrieve)
+    elif not future.cancelled():
+        future.exception()
+
+
+def _check_token_reply(properties: dict[str, Any]) -> None:
+    status = properties.get("status-code")
+    if not isinstance(status, int) or not 200 <= status < 300:
+        code = int(status) if isinstance(status, int) else 0
+        raise TokenRefusedError(code, str(properties.get("status-description", "the token was refused")))
