@@ -122,9 +122,7 @@ def test_an_entitys_key_reaches_that_entity_and_below(authority: Authority) -> N
 
 
 @pytest.mark.parametrize("audience", ["sb://localhost/", "sb://localhost/events", "sb://localhost/contoso"])
-def test_an_entitys_key_reaches_neither_neighbours_nor_the_namespace(
-    authority: Authority, audience: str
-) -> None:
+def test_an_entitys_key_reaches_neither_neighbours_nor_the_namespace(authority: Authority, audience: str) -> None:
     token = sign("sb://localhost/", "sender", "primary-sender", LATER_S)
     assert authority.check(token, "sb://localhost/contoso/orders", NOW_MS).rights == {SEND}
     with pytest.raises(UnauthorizedError, match="InvalidSignature"):
@@ -135,6 +133,11 @@ def test_manage_implies_send_and_listen() -> None:
     grant = Grant("", frozenset({MANAGE}), LATER_S)
     assert grant.allows("any", SEND)
     assert grant.allows("any", LISTEN)
+
+
+def test_a_token_for_a_host_without_scheme_is_for_the_namespace(authority: Authority) -> None:
+    token = sign("127.0.0.1:5672", "RootManageSharedAccessKey", "primary-root", LATER_S)
+    assert authority.check(token, "sb://127.0.0.1:5672/events", NOW_MS).rights == RIGHTS
 
 
 def test_a_replaced_key_is_refused_at_once(namespace: Namespace, authority: Authority) -> None:
@@ -157,9 +160,7 @@ def test_the_sdks_token_is_good_also_behind_bearer(authority: Authority) -> None
     assert authority.check("Bearer " + token, "https://localhost:1/contoso/orders", NOW_MS).rights == RIGHTS
 
 
-def test_a_key_name_with_a_space_survives_the_sdks_double_encoding(
-    namespace: Namespace, authority: Authority
-) -> None:
+def test_a_key_name_with_a_space_survives_the_sdks_double_encoding(namespace: Namespace, authority: Authority) -> None:
     namespace.rules = (replace(ROOT, key_name="my key"),)
     token = sdk_token("sb://localhost/q", "my key")
     assert authority.check(token, "sb://localhost/q", NOW_MS).rights == RIGHTS

@@ -73,7 +73,7 @@ class Authority:
         path = entity_path(audience)
         if parsed.expires_ms <= now_ms:
             raise UnauthorizedError("ExpiredToken: The token has expired. Create a new one.")
-        if not _covers(entity_path(unquote_plus(parsed.resource)), path):
+        if not _covers(_token_scope(parsed.resource), path):
             raise UnauthorizedError(f"InvalidAudience: The token was not issued for '{path or '/'}'.")
         signed = f"{parsed.resource}\n{parsed.expiry}".encode()
         rights: frozenset[str] = frozenset()
@@ -120,6 +120,12 @@ def entity_path(resource: str) -> str:
     _, found, rest = resource.partition("://")
     path = rest.partition("/")[2] if found else resource
     return unquote(path.partition("?")[0]).strip("/").lower()
+
+
+def _token_scope(encoded: str) -> str:
+    """The path in a token's `sr`; some clients leave the scheme out and begin with the host."""
+    resource = unquote_plus(encoded)
+    return entity_path(resource if "://" in resource else f"sb://{resource}")
 
 
 def _covers(scope: str, path: str) -> bool:

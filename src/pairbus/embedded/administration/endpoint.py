@@ -24,7 +24,7 @@ from pairbus.embedded.clock import Clock
 from pairbus.embedded.entities.authorization import LISTEN, MANAGE
 from pairbus.embedded.errors import BrokerError, InvalidError, UnauthorizedError
 from pairbus.embedded.faults import FaultSwitchboard
-from pairbus.embedded.security import Authority, Grant
+from pairbus.embedded.security import Authority
 
 MAX_BODY_BYTES = 1024 * 1024
 BODY_TIMEOUT_S = 30.0
@@ -88,17 +88,17 @@ class Endpoint:
     async def _administer(self, request: web.BaseRequest, target: Target, query: dict[str, str]) -> web.StreamResponse:
         await self._troubles.cause(request)
         now_ms = self._clock.now_ms()
-        grant = self._require_right(request, target, now_ms)
+        self._require_right(request, target, now_ms)
         page = Page(self._name, request.headers.get("Host", "localhost"), _api_version(query))
         body = await _body(request)
-        call = Call(request.method, target, query, request.headers, body, page, grant, now_ms)
+        call = Call(request.method, target, query, request.headers, body, page, now_ms)
         reply = await self._operations.run(call)
         headers = {"Content-Type": reply.content_type}
         if reply.etag is not None:
             headers["ETag"] = reply.etag
         return web.Response(status=reply.status, body=reply.body.encode(), headers=headers)
 
-    def _require_right(self, request: web.BaseRequest, target: Target, now_ms: int) -> Grant:
+    def _require_right(self, request: web.BaseRequest, target: Target, now_ms: int) -> None:
         token = request.headers.get("Authorization")
         if not token:
             raise UnauthorizedError("MissingToken: The request has no Authorization header with a token.")
@@ -106,7 +106,6 @@ class Endpoint:
         right = LISTEN if target.kind in (Kind.RULE, Kind.RULES) else MANAGE
         if not grant.allows(target.path, right):
             raise UnauthorizedError(f"MissingClaim: {right} claim is required for this operation on '{target.path}'.")
-        return grant
 
     def _refuse(self, status: int, description: str) -> web.Response:
         body = refusal_body(status, description, self._clock.now_ms())

@@ -33,7 +33,7 @@ from pairbus.embedded.errors import (
     UnauthorizedError,
 )
 from pairbus.embedded.limits import Limits
-from pairbus.embedded.security import Authority, Grant
+from pairbus.embedded.security import Authority
 
 PAGE_SIZE = 100
 ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
@@ -55,7 +55,6 @@ class Call:
     headers: Mapping[str, str]
     body: bytes
     page: Page
-    grant: Grant
     now_ms: int
 
     @property
@@ -312,11 +311,20 @@ class Operations:
             itself = isinstance(entity, QueueDescription) and path.lower() == entity.name.lower()
             if self._find(path) is None and not itself:
                 raise InvalidError(f"{element} names '{path}', which is not a queue or topic of this namespace.")
-            grant = call.grant
-            if not grant.allows(path, SEND) and (token := call.headers.get(header)):
-                grant = self._authority.check(token, path, call.now_ms)
-            if not grant.allows(path, SEND):
-                raise UnauthorizedError(f"{element} needs the right to send to '{path}': give a token in {header}.")
+            if not self._may_send(call, path, header):
+                raise UnauthorizedError(
+                    f"{element} needs the right to send to '{path}': give a token for it in {header}."
+                )
+
+    def _may_send(self, call: Call, path: str, header: str) -> bool:
+        """Whether the token given for the forward, or the request's own, reaches the target."""
+        for token in (call.headers.get(header), call.headers.get("Authorization")):
+            try:
+                if token and self._authority.check(token, path, call.now_ms).allows(path, SEND):
+                    return True
+            except UnauthorizedError:
+                continue
+        return False
 
 
 def _canonical_path(target: Target) -> str:
