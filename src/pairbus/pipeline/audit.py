@@ -1,15 +1,18 @@
 """The most important answer: what became of every message that was accepted. Pure functions of frames.
 
-A message is known by (`primary`, `target`, `message_id`). Each silver record is a piece of evidence about one
-copy of it; evidence is counted, never ordered, so late and out-of-order files change nothing. What proves
-what is in `pairbus.ledger.records`. Then, in copies:
+A message is known by (`primary`, `target`, `message_id`), or by `k1` and `k2`, a hash of the three that is
+cheaper to carry. Each silver record is a piece of evidence about one copy of it; evidence is counted, never
+ordered, so late and out-of-order files change nothing. What proves what is in `pairbus.ledger.records`. Then,
+in copies:
 
     home        = taken by the primary: sent directly, or restored from a backlog
     delivered   = home, or with `require_receipts` what receivers settled, but not more than was accepted
     outstanding = accepted - delivered - dead-lettered - expired
     lost        = outstanding, as far as more copies left the backlog than were restored
-    waiting     = the rest of outstanding; when the queues were looked into, what was not seen there is lost
+    waiting     = the rest of outstanding
     duplicates  = copies beyond the accepted ones
+
+`confirm` compares "waiting" with a look into the queues: what is not there is lost.
 
 A copy that the primary's duplicate detection merged (the same id accepted twice, taken twice, received once)
 is delivered: that is what equal ids ask for.
@@ -21,8 +24,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from pairbus.ledger.records import Operation, Outcome, Role, Route
+from pairbus.pipeline.schemas import AUDIT, MESSAGES
 
 KEY = ("primary", "target", "message_id")
+HASH = ("k1", "k2")
 EVIDENCE = (
     "accepted",
     "direct",
@@ -34,87 +39,122 @@ EVIDENCE = (
     "expired",
     "removed",
     "received",
+    "failed",
     "in_doubt",
     "namespace_home",
     "namespace_received",
 )
+_SENDS = (Operation.SEND.value, Operation.SCHEDULE.value)
+_SPEAKING = (
+    *_SENDS,
+    *(Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value),
+    *(Operation.DEAD_LETTER.value, Operation.EXPIRE.value, Operation.COMPLETE.value),
+)
 
 
 def evidence(silver: DataFrame) -> DataFrame:
-    """Every record that says something about a message, as counts to be summed by `KEY`."""
+    """Every record that says something about a message, as marks to be summed.
+
+    `plain` is true for what happens to a message that simply goes to the primary and is received: most
+    records, and of no interest unless the same message has others.
+    """
     ok = f.col("outcome") == Outcome.OK.value
     by_namespace = f.col("role") == Role.NAMESPACE.value
     operation = f.col("operation")
     from_spool = f.coalesce(f.col("route") == Route.SPOOL.value, f.lit(False))
-    is_send = operation.isin(Operation.SEND.value, Operation.SCHEDULE.value)
-    is_divert = operation == Operation.DIVERT.value
-    at_home = ~f.col("on_backlog")
+    is_send, is_divert = operation.isin(*_SENDS), operation == Operation.DIVERT.value
+    is_spool, is_restore = operation == Operation.SPOOL.value, operation == Operation.RESTORE.value
+    on_backlog = f.col("on_backlog")
     settled = operation.isin(Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
-    kinds: dict[str, Column] = {
-        "accepted": ok & ~by_namespace & ((is_send | is_divert) & ~from_spool | (operation == Operation.SPOOL.value)),
+    carried = is_send | is_divert | is_restore | is_spool
+    marks: dict[str, Column] = {
+        "accepted": ok & ~by_namespace & ((is_send | is_divert) & ~from_spool | is_spool),
         "direct": ok & ~by_namespace & is_send,
         "diverted": ok & ~by_namespace & is_divert,
-        "spooled": ok & (operation == Operation.SPOOL.value),
+        "spooled": ok & is_spool,
         "unspooled": ok & ~by_namespace & (is_send | is_divert) & from_spool,
-        "restored": ok & (operation == Operation.RESTORE.value),
-        "dead_lettered": ok & ~by_namespace & ~at_home & (operation == Operation.DEAD_LETTER.value),
-        "expired": ok & ~at_home & (operation == Operation.EXPIRE.value),
-        "removed": ok & ~by_namespace & ~at_home & (operation == Operation.COMPLETE.value),
-        "received": ok & ~by_namespace & at_home & settled,
-        "in_doubt": (f.col("outcome") == Outcome.UNKNOWN.value)
-        & (is_send | is_divert | (operation == Operation.RESTORE.value)),
-        "namespace_home": ok & by_namespace & at_home & is_send,
-        "namespace_received": ok & by_namespace & at_home & settled,
+        "restored": ok & is_restore,
+        "dead_lettered": ok & ~by_namespace & on_backlog & (operation == Operation.DEAD_LETTER.value),
+        "expired": ok & on_backlog & (operation == Operation.EXPIRE.value),
+        "removed": ok & ~by_namespace & on_backlog & (operation == Operation.COMPLETE.value),
+        "received": ok & ~by_namespace & ~on_backlog & settled,
+        "failed": (f.col("outcome") == Outcome.FAILED.value) & carried,
+        "in_doubt": (f.col("outcome") == Outcome.UNKNOWN.value) & carried,
+        "namespace_home": ok & by_namespace & ~on_backlog & is_send,
+        "namespace_received": ok & by_namespace & ~on_backlog & settled,
     }
-    marks = [kinds[name].cast("int").alias(name) for name in EVIDENCE]
-    spoken = operation.isin(
-        *(Operation.SEND.value, Operation.SCHEDULE.value, Operation.DIVERT.value, Operation.SPOOL.value),
-        *(Operation.RESTORE.value, Operation.DEAD_LETTER.value, Operation.EXPIRE.value, Operation.COMPLETE.value),
+    plain = ok & ~on_backlog & ~from_spool & (is_send | settled)
+    told = silver.where(operation.isin(*_SPEAKING) & f.col("message_id").isNotNull())
+    entered = marks["accepted"] & (is_divert | is_spool)
+    came_home = ok & ~by_namespace & (is_restore | (is_send & from_spool))
+    return told.select(
+        *hashes(),
+        *KEY,
+        f.when(is_divert, f.col("episode")).alias("episode"),
+        f.col("at").alias("first_at"),
+        f.col("at").alias("last_at"),
+        f.when(entered, f.col("at")).alias("diverted_at"),
+        f.when(came_home, f.col("at")).alias("home_at"),
+        *(marks[name].cast("int").alias(name) for name in EVIDENCE),
+        plain.alias("plain"),
     )
-    told = silver.where(spoken & f.col("message_id").isNotNull() & f.col("outcome").isin("ok", "unknown"))
-    return told.select(*KEY, "at", *marks)
+
+
+def hashes() -> list[Column]:
+    """128 bits of a message's key: two independent 64-bit hashes, so that no two messages meet."""
+    return [f.xxhash64(*KEY).alias("k1"), f.xxhash64(f.lit("pairbus"), *KEY).alias("k2")]
 
 
 def weigh(evidence: DataFrame) -> DataFrame:
-    """The sum of the evidence: one row for each message."""
+    """The sum of the evidence, one row for each message, as `messages`. Weighing sums again is allowed."""
+    first = [f.any_value(name, ignoreNulls=f.lit(True)).alias(name) for name in KEY]
     sums = [f.sum(name).cast("int").alias(name) for name in EVIDENCE]
-    return evidence.groupBy(*KEY).agg(f.min("at").alias("first_at"), f.max("at").alias("last_at"), *sums)
+    weighed = evidence.groupBy(*HASH).agg(
+        *first,
+        f.max("episode").alias("episode"),
+        f.min("first_at").alias("first_at"),
+        f.max("last_at").alias("last_at"),
+        f.min("diverted_at").alias("diverted_at"),
+        f.min("home_at").alias("home_at"),
+        *sums,
+    )
+    return weighed.withColumn("day", f.to_date("first_at")).select(*MESSAGES.names)
 
 
-def judge(weighed: DataFrame, *, seen: DataFrame | None = None, require_receipts: bool = False) -> DataFrame:
-    """One verdict for each message.
-
-    `seen` holds what a look into the queues found (columns of `KEY`, `place`: "backlog", "dead-letter",
-    "spool" or "primary"); without it, "waiting" is what the ledger believes.
-    """
-    if seen is None:
-        found = weighed.withColumn("seen", f.lit(None).cast("int"))
-    else:
-        counted = seen.groupBy(*KEY).agg(f.count("*").cast("int").alias("seen"))
-        found = weighed.join(counted, list(KEY), "left").fillna(0, ["seen"])
+def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
+    """One verdict for each message, by the ledger alone."""
     zero = f.lit(0)
     home = f.greatest(f.col("direct") + f.col("restored"), f.col("namespace_home"))
     received = f.greatest(f.col("received"), f.col("namespace_received"))
-    known = found.withColumn("home", home).withColumn("received", received)
+    known = messages.withColumn("home", home).withColumn("received", received)
     if require_receipts:
         merged = f.when(f.col("received") > 0, f.least("accepted", "home")).otherwise(zero)
         delivered = f.greatest(f.least("accepted", "received"), merged)
     else:
         delivered = f.least("accepted", f.greatest("home", "received"))
-    arrived_copies = f.when(f.col("received") > 0, f.col("received")).otherwise(f.col("home"))
+    arrived = f.when(f.col("received") > 0, f.col("received")).otherwise(f.col("home"))
     outstanding = f.greatest(zero, f.col("accepted") - f.col("delivered") - f.col("dead_lettered") - f.col("expired"))
-    gone = f.least("outstanding", f.greatest(zero, f.col("removed") - f.col("restored")))
-    still = f.col("outstanding") - f.col("gone")
-    waiting = f.when(f.col("seen").isNull(), still).otherwise(f.least(still, "seen"))
     judged = (
         known.withColumn("delivered", delivered)
         .withColumn("outstanding", outstanding)
-        .withColumn("gone", gone)
-        .withColumn("waiting", waiting)
-        .withColumn("lost", f.col("outstanding") - f.col("waiting"))
-        .withColumn("duplicates", f.greatest(zero, arrived_copies - f.greatest(f.lit(1), "accepted")))
+        .withColumn("lost", f.least("outstanding", f.greatest(zero, f.col("removed") - f.col("restored"))))
+        .withColumn("waiting", f.col("outstanding") - f.col("lost"))
+        .withColumn("duplicates", f.greatest(zero, arrived - f.greatest(f.lit(1), "accepted")))
     )
-    return judged.withColumn("verdict", _verdict()).drop("outstanding", "gone", "namespace_home", "namespace_received")
+    return judged.withColumn("verdict", _verdict()).select(*AUDIT.names)
+
+
+def confirm(audited: DataFrame, seen: DataFrame) -> DataFrame:
+    """Compare what should be waiting with what a look into the queues found (the columns of `KEY`, one row a
+    copy).
+    """
+    counted = seen.groupBy(*KEY).agg(f.count("*").cast("int").alias("seen"))
+    found = audited.join(counted, list(KEY), "left").fillna(0, ["seen"])
+    missing = f.greatest(f.lit(0), f.col("waiting") - f.col("seen"))
+    checked = found.withColumn("missing", missing)
+    checked = checked.withColumn("lost", f.col("lost") + f.col("missing"))
+    checked = checked.withColumn("waiting", f.col("waiting") - f.col("missing"))
+    return checked.withColumn("verdict", _verdict()).select(*audited.columns)
 
 
 def _verdict() -> Column:
@@ -131,7 +171,8 @@ def _verdict() -> Column:
 
 def audit(silver: DataFrame, *, seen: DataFrame | None = None, require_receipts: bool = False) -> DataFrame:
     """What became of every message in the ledger."""
-    return judge(weigh(evidence(silver)), seen=seen, require_receipts=require_receipts)
+    judged = judge(weigh(evidence(silver)), require_receipts=require_receipts)
+    return judged if seen is None else confirm(judged, seen)
 
 
 def through_backlog(audited: DataFrame) -> DataFrame:

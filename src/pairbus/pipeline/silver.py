@@ -70,7 +70,7 @@ def quarantine(lines: DataFrame) -> DataFrame:
 
 
 def silver(lines: DataFrame) -> DataFrame:
-    """Clean records: see docs/reference/tables.md for the columns."""
+    """Clean records, with the columns of `pairbus.pipeline.schemas.SILVER`."""
     clean = lines.where(_reason().isNull())
     namespace, entity = f.lower(f.coalesce("namespace", f.lit(""))), f.lower(f.coalesce("entity", f.lit("")))
     destination, source = f.lower("destination"), f.lower("source")
@@ -80,10 +80,8 @@ def silver(lines: DataFrame) -> DataFrame:
         "process",
         "n",
         at.alias("at"),
-        f.to_date(at).alias("day"),
         "role",
         "operation",
-        namespace.alias("namespace"),
         entity.alias("entity"),
         f.coalesce(destination, entity).alias("target"),
         _primary(namespace, entity, source, on_backlog).alias("primary"),
@@ -102,6 +100,8 @@ def silver(lines: DataFrame) -> DataFrame:
         "cause",
         f.coalesce("count", f.lit(1)).alias("count"),
         "file",
+        f.to_date(at).alias("day"),
+        namespace.alias("namespace"),
     )
 
 

@@ -1,0 +1,266 @@
+"""Every table and every column, in one place: the frames are made by it, and the data dictionary is written
+from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import types as t
+
+_TEXT, _LONG, _INT = t.StringType(), t.LongType(), t.IntegerType()
+_TIME, _DAY, _BOOL, _REAL = t.TimestampType(), t.DateType(), t.BooleanType(), t.DoubleType()
+_MONEY = t.DecimalType(38, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: t.DataType
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> t.StructType:
+        return t.StructType([t.StructField(column.name, column.type) for column in self.columns])
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+
+def _table(name: str, meaning: str, *columns: tuple[str, t.DataType, str]) -> Table:
+    return Table(name, meaning, tuple(Column(*column) for column in columns))
+
+
+SILVER = _table(
+    "silver",
+    "One row for each ledger record, cleaned.",
+    ("process", _TEXT, "who recorded it: host, process id and a random part"),
+    ("n", _LONG, "number of the record within the process"),
+    ("at", _TIME, "when the operation ended, by the process's clock, UTC"),
+    ("role", _TEXT, "client, syphon, receiver or namespace"),
+    ("operation", _TEXT, "what was done; the ledger's reference lists all"),
+    ("entity", _TEXT, "where it was done, in lower case"),
+    ("target", _TEXT, "the application's entity it was done for: `entity`, unless that is a backlog queue"),
+    ("primary", _TEXT, "the primary's name: the head of a backlog queue's path, else the namespace's first label"),
+    ("backlog", _TEXT, "the backlog queue that took part, null if none did"),
+    ("on_backlog", _BOOL, "whether `entity` is a backlog queue"),
+    ("route", _TEXT, "primary, backlog, spool or syphon"),
+    ("outcome", _TEXT, "ok, failed, unknown (no answer) or empty (nothing received)"),
+    ("message_id", _TEXT, "the message's id, or its salted hash"),
+    ("bytes", _LONG, "size of the message, 0 if not known"),
+    ("billed", _LONG, "billed operations"),
+    ("error", _TEXT, "class of the error"),
+    ("latency_us", _LONG, "how long the operation took, in microseconds"),
+    ("episode", _TEXT, "the failover it belongs to"),
+    ("state_from", _TEXT, "for a transition: the state before"),
+    ("state_to", _TEXT, "for a transition: the state after"),
+    ("cause", _TEXT, "why a state changed, a message was dead-lettered, or records are missing"),
+    ("count", _LONG, "for a gap: how many operations are missing, else 1"),
+    ("file", _TEXT, "the ledger file it was read from"),
+    ("day", _DAY, "day of `at`; partition"),
+    ("namespace", _TEXT, "namespace where it was done, in lower case; partition"),
+)
+
+QUARANTINE = _table(
+    "quarantine",
+    "Lines of the ledger that are no records, each with its reason. Nothing is dropped.",
+    ("file", _TEXT, "the ledger file"),
+    ("process", _TEXT, "who recorded it, if that can be read"),
+    ("n", _LONG, "its number, if that can be read"),
+    ("reason", _TEXT, "what is wrong"),
+    ("line", _TEXT, "the line, if it could not be parsed at all"),
+)
+
+_MESSAGE = (
+    ("primary", _TEXT, "the primary's name"),
+    ("target", _TEXT, "the entity the message is for"),
+    ("message_id", _TEXT, "the message's id"),
+    ("episode", _TEXT, "the failover in which it was diverted"),
+    ("first_at", _TIME, "its first record"),
+    ("last_at", _TIME, "its last record"),
+    ("diverted_at", _TIME, "when it was first accepted into a backlog or spool"),
+    ("home_at", _TIME, "when the primary first took it out of a backlog or spool"),
+    ("accepted", _INT, "copies the application was told are accepted"),
+    ("direct", _INT, "copies sent to the primary and taken"),
+    ("diverted", _INT, "copies taken by a backlog queue"),
+    ("spooled", _INT, "copies written to a spool"),
+    ("unspooled", _INT, "copies that left a spool"),
+    ("restored", _INT, "copies taken by the primary from a backlog"),
+    ("dead_lettered", _INT, "copies dead-lettered in a backlog queue"),
+    ("expired", _INT, "copies whose time was over in a backlog queue"),
+    ("removed", _INT, "copies completed in a backlog queue"),
+    ("received", _INT, "copies that receivers settled"),
+    ("failed", _INT, "attempts that were refused"),
+    ("in_doubt", _INT, "attempts without an answer"),
+)
+
+MESSAGES = _table(
+    "messages",
+    "The evidence about every message that did not simply go to the primary; the other tables are made from it.",
+    ("k1", _LONG, "first half of a hash of primary, target and message id"),
+    ("k2", _LONG, "second half"),
+    *_MESSAGE,
+    ("namespace_home", _INT, "copies that the primary's own ledger says it took"),
+    ("namespace_received", _INT, "copies that the primary's own ledger says were settled"),
+    ("day", _DAY, "day of `first_at`; partition"),
+)
+
+AUDIT = _table(
+    "audit",
+    "What became of every message that was accepted into a backlog or a spool.",
+    *_MESSAGE,
+    ("home", _INT, "copies the primary took, by whichever record shows more"),
+    ("delivered", _INT, "accepted copies that were delivered"),
+    ("waiting", _INT, "accepted copies that still wait in a backlog or spool"),
+    ("lost", _INT, "accepted copies of which nothing is left: there must be none"),
+    ("duplicates", _INT, "copies beyond the accepted ones"),
+    ("verdict", _TEXT, "lost, waiting, dead-lettered, expired, duplicated, never accepted or delivered"),
+    ("day", _DAY, "day of `first_at`; partition"),
+)
+
+OPERATIONS_DAILY = _table(
+    "operations_daily",
+    "Operations and billed units by namespace, entity and kind.",
+    ("namespace", _TEXT, "where they were done"),
+    ("entity", _TEXT, "on which entity"),
+    ("primary", _TEXT, "for which primary"),
+    ("target", _TEXT, "for which of its entities"),
+    ("role", _TEXT, "who recorded them"),
+    ("operation", _TEXT, "what was done"),
+    ("route", _TEXT, "on which way"),
+    ("outcome", _TEXT, "how it ended"),
+    ("cause", _TEXT, "what of the pairing it belongs to: pings, idle receives, diverted messages, creation, or null"),
+    ("operations", _LONG, "how many"),
+    ("billed", _LONG, "billed operations"),
+    ("bytes", _LONG, "bytes carried"),
+    ("latency_us_sum", _LONG, "sum of latencies, in microseconds"),
+    ("latency_us_max", _LONG, "the longest, in microseconds"),
+    ("in_bill", _BOOL, "false where the namespace's own ledger counts the same operations"),
+    ("day", _DAY, "the day; partition"),
+)
+
+TRANSITIONS = _table(
+    "transitions",
+    "Every change of an entity's state in a paired client.",
+    ("primary", _TEXT, "the primary's name"),
+    ("target", _TEXT, "the entity"),
+    ("process", _TEXT, "the process of the paired client"),
+    ("episode", _TEXT, "the failover it belongs to"),
+    ("n", _LONG, "number of the record within the process"),
+    ("at", _TIME, "when"),
+    ("state_from", _TEXT, "the state before"),
+    ("state_to", _TEXT, "the state after"),
+    ("cause", _TEXT, "why"),
+    ("day", _DAY, "the day; partition"),
+)
+
+EPISODE_MESSAGES = _table(
+    "episode_messages",
+    "What was diverted in each failover, by the day of the messages; summed up in `episodes`.",
+    ("episode", _TEXT, "the failover"),
+    ("diverted", _LONG, "messages diverted"),
+    ("home", _LONG, "of which the primary has"),
+    ("waiting", _LONG, "of which still wait"),
+    ("first_diverted_at", _TIME, "the first one"),
+    ("last_home_at", _TIME, "the last one that came home"),
+    ("day", _DAY, "the day; partition"),
+)
+
+EPISODES = _table(
+    "episodes",
+    "Each failover of an entity in a paired client.",
+    ("primary", _TEXT, "the primary's name"),
+    ("target", _TEXT, "the entity"),
+    ("process", _TEXT, "the process of the paired client"),
+    ("episode", _TEXT, "its name"),
+    ("suspect_at", _TIME, "when the entity became suspect, null if it failed over at once"),
+    ("failed_over_at", _TIME, "when it failed over, null if it recovered before"),
+    ("healthy_at", _TIME, "when it was healthy again, null if it is not"),
+    ("cause", _TEXT, "the first cause"),
+    ("ended_by", _TEXT, "what made it healthy"),
+    ("failed_over_seconds", _REAL, "how long it was failed over"),
+    ("diverted", _LONG, "messages diverted"),
+    ("home", _LONG, "of which the primary has"),
+    ("waiting", _LONG, "of which still wait"),
+    ("seconds_to_first_backlog_message", _REAL, "from the failover to the first message in a backlog"),
+    ("seconds_to_drained", _REAL, "from healthy to the last message home, null while some wait"),
+    ("day", _DAY, "day of the first transition; partition"),
+)
+
+WAITING = _table(
+    "waiting",
+    "How long messages waited in backlogs and spools, by the day they were diverted.",
+    ("primary", _TEXT, "the primary's name"),
+    ("target", _TEXT, "the entity"),
+    ("messages", _LONG, "messages that came home"),
+    ("still_waiting", _LONG, "messages that did not yet"),
+    ("mean_seconds", _REAL, "mean time"),
+    ("p50_seconds", _REAL, "half waited no longer"),
+    ("p90_seconds", _REAL, "nine of ten waited no longer"),
+    ("p99_seconds", _REAL, "99 of 100 waited no longer"),
+    ("max_seconds", _REAL, "the longest time"),
+    ("day", _DAY, "the day; partition"),
+)
+
+AVAILABILITY = _table(
+    "availability",
+    "Share of sends accepted, with the pairing and as it would have been without.",
+    ("primary", _TEXT, "the primary's name"),
+    ("target", _TEXT, "the entity"),
+    ("offered", _LONG, "messages the application tried to send"),
+    ("accepted", _LONG, "messages accepted, wherever"),
+    ("accepted_by_primary", _LONG, "messages the primary itself accepted"),
+    ("with_pairing", _REAL, "accepted / offered"),
+    ("without_pairing", _REAL, "accepted by the primary / offered"),
+    ("day", _DAY, "the day; partition"),
+)
+
+BILLS = _table(
+    "bills",
+    "What each namespace costs in each month, by the tariff that holds on its first day.",
+    ("namespace", _TEXT, "the namespace"),
+    ("month", _DAY, "first day of the month"),
+    ("what", _TEXT, "line of the bill"),
+    ("quantity", _MONEY, "hours, operations or connections"),
+    ("price", _MONEY, "price of one (of a million operations)"),
+    ("amount", _MONEY, "quantity at that price"),
+    ("currency", _TEXT, "the tariff's currency"),
+    ("tariff", _TEXT, "the tariff and the day it began"),
+    ("plan", _TEXT, "basic, standard or premium"),
+    ("day", _DAY, "the same as `month`; partition"),
+)
+
+PAIRING_COST = _table(
+    "pairing_cost",
+    "What the pairing added to each namespace's month, by cause. Amounts share the step prices in proportion.",
+    ("namespace", _TEXT, "the namespace"),
+    ("month", _DAY, "first day of the month"),
+    ("cause", _TEXT, "pings, idle receives, diverted messages or creation"),
+    ("billed", _LONG, "billed operations; a diverted message counts its four, the receiver's own included"),
+    ("amount", _MONEY, "what they cost beyond the rest of the month"),
+    ("currency", _TEXT, "the tariff's currency"),
+    ("day", _DAY, "the same as `month`; partition"),
+)
+
+TABLES = (
+    SILVER,
+    QUARANTINE,
+    OPERATIONS_DAILY,
+    BILLS,
+    PAIRING_COST,
+    EPISODES,
+    WAITING,
+    AUDIT,
+    AVAILABILITY,
+    MESSAGES,
+    TRANSITIONS,
+    EPISODE_MESSAGES,
+)

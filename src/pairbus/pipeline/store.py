@@ -1,0 +1,176 @@
+"""The tables on disk: Parquet by day, and one small file that says which of it counts.
+
+    TABLES/CURRENT.json                                      the manifest, replaced by a rename
+    TABLES/silver/batch=000012/day=2026-11-15/namespace=…/   what build 12 read from new ledger files
+    TABLES/quarantine/batch=000012/                          lines it could not read, with the reason
+    TABLES/NAME/batch=000012/day=2026-11-15/                 a gold table's day, as build 12 made it
+
+Rules
+- Only what the manifest names exists. A build writes new folders, makes them durable, then replaces the
+  manifest: killed before that, it has changed nothing, and the next build sweeps what it left.
+- A ledger file's name is its identity: it is read once, and must not change after it was published.
+- What a build replaces stays until the next build, so that a reader of the manifest before can finish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+FORMAT = 1
+
+
+class TablesError(RuntimeError):
+    """The tables' folder cannot be used as it is; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Which files were read, and which batch holds each day of each table."""
+
+    batch: int = 0
+    files: dict[str, int] = field(default_factory=dict)
+    """Ledger files that are in silver, with their bytes."""
+    silver: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """For each day, the batches that have records of it."""
+    quarantine: tuple[int, ...] = ()
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+    """For each gold table, the batch that made each day of it."""
+    format: int = FORMAT
+
+    def with_table(self, name: str, replaced: Iterable[str], written: Iterable[str], batch: int) -> Manifest:
+        """The same, but the replaced days of the table are now what the batch has written for them, if
+        anything.
+        """
+        gone = set(replaced)
+        kept = {day: maker for day, maker in self.tables.get(name, {}).items() if day not in gone}
+        return replace(self, tables={**self.tables, name: {**kept, **dict.fromkeys(written, batch)}})
+
+    def days(self, table: str) -> list[str]:
+        return sorted(self.tables.get(table, {}))
+
+
+class TableStore:
+    """Reads and writes the tables of one folder. Writing needs `locked`."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self._current = self.folder / "CURRENT.json"
+
+    def manifest(self) -> Manifest:
+        try:
+            text = self._current.read_bytes()
+        except FileNotFoundError:
+            return Manifest()
+        manifest = msgspec.json.decode(text, type=Manifest)
+        if manifest.format > FORMAT:
+            raise TablesError(
+                f"The tables in {self.folder} have format {manifest.format}, this program knows up to {FORMAT}: "
+                "use the newer program, or build into another folder."
+            )
+        return manifest
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One build at a time; a second one is told so at once."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self.folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise TablesError(
+                    f"Another build is writing the tables in {self.folder}: wait for it, or use another folder."
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Make everything written so far durable and current, in one step."""
+        os.sync()
+        unnamed = self.folder / "CURRENT.json.new"
+        with unnamed.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        unnamed.replace(self._current)
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def sweep(self, manifest: Manifest) -> None:
+        """Remove what the manifest does not name: replaced days, and what a killed build left."""
+        wanted = {f"silver/batch={batch:06d}" for batches in manifest.silver.values() for batch in batches}
+        wanted |= {f"quarantine/batch={batch:06d}" for batch in manifest.quarantine}
+        days = {
+            f"{name}/batch={batch:06d}/day={day}"
+            for name, of_day in manifest.tables.items()
+            for day, batch in of_day.items()
+        }
+        wanted |= {day.rpartition("/")[0] for day in days}
+        for batch in sorted(self.folder.glob("*/batch=*")):
+            name = str(batch.relative_to(self.folder))
+            if name not in wanted:
+                shutil.rmtree(batch)
+            elif not name.startswith(("silver/", "quarantine/")):
+                for day in batch.glob("day=*"):
+                    if f"{name}/{day.name}" not in days:
+                        shutil.rmtree(day)
+
+    def write(self, frame: DataFrame, table: str, batch: int, *partitions: str) -> list[str]:
+        """Write a batch of a table; returns the days it holds. What an earlier try left is replaced."""
+        place = self.folder / table / f"batch={batch:06d}"
+        frame.write.mode("overwrite").partitionBy(*partitions).parquet(str(place))
+        return sorted(path.name.removeprefix("day=") for path in place.glob("day=*"))
+
+    def read_silver(
+        self, spark: SparkSession, schema: t.StructType, manifest: Manifest, days: Iterable[str] | None = None
+    ) -> DataFrame:
+        """Silver records of these days (all, unless given)."""
+        chosen = manifest.silver if days is None else {d: manifest.silver[d] for d in days if d in manifest.silver}
+        paths = [f"silver/batch={batch:06d}/day={day}" for day, batches in chosen.items() for batch in batches]
+        # A partition cannot hold an empty string: Spark writes and reads it as null.
+        return self._read(spark, schema, "silver", paths).fillna("", ["namespace"])
+
+    def read_silver_batch(
+        self, spark: SparkSession, schema: t.StructType, batch: int, days: Iterable[str]
+    ) -> DataFrame:
+        """What one batch brought, published or not."""
+        paths = [f"silver/batch={batch:06d}/day={day}" for day in days]
+        return self._read(spark, schema, "silver", paths).fillna("", ["namespace"])
+
+    def read_table(
+        self,
+        spark: SparkSession,
+        schema: t.StructType,
+        table: str,
+        manifest: Manifest,
+        days: Iterable[str] | None = None,
+    ) -> DataFrame:
+        """These days of a gold table (all, unless given)."""
+        of_day = manifest.tables.get(table, {})
+        chosen = of_day if days is None else {day: of_day[day] for day in days if day in of_day}
+        paths = [f"{table}/batch={batch:06d}/day={day}" for day, batch in chosen.items()]
+        return self._read(spark, schema, table, paths)
+
+    def read_quarantine(self, spark: SparkSession, schema: t.StructType, manifest: Manifest) -> DataFrame:
+        paths = [f"quarantine/batch={batch:06d}" for batch in manifest.quarantine]
+        return self._read(spark, schema, "quarantine", paths)
+
+    def _read(self, spark: SparkSession, schema: t.StructType, table: str, paths: list[str]) -> DataFrame:
+        if not paths:
+            return spark.createDataFrame([], schema)
+        reader = spark.read.schema(schema).option("basePath", str(self.folder / table))
+        return reader.parquet(*(str(self.folder / path) for path in paths)).select(*schema.fieldNames())
