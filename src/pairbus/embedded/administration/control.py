@@ -25,8 +25,17 @@ from pairbus.embedded.errors import BrokerError, EntityNotFoundError, InvalidErr
 from pairbus.embedded.faults import Fault, FaultSwitchboard
 from pairbus.embedded.security import Authority, generate_key
 
-FAULT_FIELDS = frozenset({"mode", "entity", "condition", "rate", "delay_ms", "for_ms"})
-RULE_FIELDS = frozenset({"rights", "primary_key", "secondary_key"})
+Fields = Mapping[str, tuple[type, ...]]
+
+FAULT_FIELDS: Fields = {
+    "mode": (str,),
+    "entity": (str,),
+    "condition": (str,),
+    "rate": (int, float),
+    "delay_ms": (int,),
+    "for_ms": (int,),
+}
+RULE_FIELDS: Fields = {"rights": (list,), "primary_key": (str,), "secondary_key": (str,)}
 
 
 class Control:
@@ -74,15 +83,12 @@ class Control:
         raise EntityNotFoundError(f"There is no {method} of '$pairbus/{route}'.")
 
     def _read_fault(self, body: bytes) -> Fault:
-        plain = _json_object(body, FAULT_FIELDS)
+        plain = _json_object(body, FAULT_FIELDS, "mode")
         duration_ms = plain.pop("for_ms", None)
-        if duration_ms is not None and (type(duration_ms) is not int or duration_ms <= 0):
-            raise InvalidError(f"for_ms is {duration_ms!r}: it must be a number of milliseconds above 0.")
+        if duration_ms is not None and duration_ms <= 0:
+            raise InvalidError(f"for_ms is {duration_ms}: it must be a number of milliseconds above 0.")
         until_ms = None if duration_ms is None else self._clock.now_ms() + duration_ms
-        try:
-            return Fault(**plain, until_ms=until_ms)
-        except (TypeError, ValueError) as error:
-            raise InvalidError(str(error)) from None
+        return Fault(**plain, until_ms=until_ms)
 
     def _fault_to_plain(self, fault: Fault) -> dict[str, Any]:
         left_ms = None if fault.until_ms is None else max(0, fault.until_ms - self._clock.now_ms())
@@ -97,11 +103,9 @@ class Control:
         return {name: value for name, value in plain.items() if value is not None}
 
     async def _put_rule(self, name: str, body: bytes) -> dict[str, Any]:
-        plain = _json_object(body, RULE_FIELDS)
-        rights = plain.get("rights")
+        plain = _json_object(body, RULE_FIELDS, "rights")
         keys = [plain.get(key) or generate_key() for key in ("primary_key", "secondary_key")]
-        if not isinstance(rights, list) or not all(isinstance(text, str) for text in (*rights, *keys)):
-            raise InvalidError("rights must be a list of Send, Listen and Manage, and the keys must be text.")
+        rights = [str(right) for right in plain["rights"]]
         now_ms = self._clock.now_ms()
         rule = AuthorizationRule(name, frozenset(rights), keys[0], keys[1], now_ms, now_ms)
         others = tuple(other for other in self._broker.authorization_rules() if not _same(other.key_name, name))
@@ -124,11 +128,19 @@ def _same(one: str, other: str) -> bool:
     return one.casefold() == other.casefold()
 
 
-def _json_object(body: bytes, allowed: frozenset[str]) -> dict[str, Any]:
+def _json_object(body: bytes, fields: Fields, required: str) -> dict[str, Any]:
+    """A JSON object with these fields in these types; null is the same as absent."""
     try:
         plain = json.loads(body)
     except (ValueError, RecursionError):
         raise InvalidError("The body is not JSON.") from None
-    if not isinstance(plain, dict) or not set(plain) <= allowed:
-        raise InvalidError(f"The body must be a JSON object with only {', '.join(sorted(allowed))}.")
-    return plain
+    if not isinstance(plain, dict) or not plain.keys() <= fields.keys():
+        raise InvalidError(f"The body must be a JSON object with only {', '.join(fields)}.")
+    given = {name: value for name, value in plain.items() if value is not None}
+    for name, value in given.items():
+        if type(value) not in fields[name]:
+            words = " or ".join(kind.__name__ for kind in fields[name])
+            raise InvalidError(f"{name} is of the type {type(value).__name__}: expected {words}.")
+    if required not in given:
+        raise InvalidError(f"The body lacks {required}.")
+    return given
