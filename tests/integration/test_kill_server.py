@@ -10,12 +10,13 @@ completed. At the end the accounts must agree:
 
 Each round's moment is a number of events (sends begun, sends acknowledged, completions begun) drawn from a seed,
 which is printed. The outcome does not depend on it: with any seed the accounts must agree. `PAIRBUS_KILL_SEED`
-repeats a seed, `PAIRBUS_KILL_ROUNDS` sets the number of kills.
+repeats a seed, `PAIRBUS_KILL_ROUNDS` sets the number of kills, over all servers.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import threading
@@ -24,17 +25,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.testing import EmbeddedNamespace, wait_until
 
+SERVERS = 3
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "30"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))
 BATCH = 10
 QUEUE = "orders"
 EVENTS = ("send begun", "send acknowledged", "batch begun", "batch acknowledged", "completion begun")
+MAX_IN_FLIGHT = 100
 PATIENCE_SECONDS = 60.0
 
 
@@ -42,7 +46,7 @@ class Account:
     """What the clients were told, kept by the test: the only truth the server is measured against."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
         self._events: Counter[str] = Counter()
         self.acknowledged: set[str] = set()
         self.batches_in_doubt: list[list[str]] = []
@@ -54,14 +58,18 @@ class Account:
         self.renumbered: list[tuple[str, int, int]] = []
         self.unexpected: list[BaseException] = []
 
+    @property
+    def in_flight(self) -> int:
+        return len(self.acknowledged) - len(self.completed)
+
     def note(self, event: str) -> None:
-        with self._changed:
+        with self.changed:
             self._events[event] += 1
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        with self._changed:
-            met = self._changed.wait_for(lambda: condition() or bool(self.unexpected), PATIENCE_SECONDS)
+        with self.changed:
+            met = self.changed.wait_for(lambda: condition() or bool(self.unexpected), PATIENCE_SECONDS)
         if self.unexpected:
             raise AssertionError("a client failed in a way that no kill explains") from self.unexpected[0]
         assert met, f"waited {PATIENCE_SECONDS} s for {what}; events so far: {dict(self._events)}"
@@ -95,7 +103,7 @@ class Crowd:
     def send_singles(self) -> None:
         with self._client() as client, client.get_queue_sender(QUEUE) as sender:
             for number in itertools.count():
-                if not self._may_go_on(self.done_sending):
+                if not self._may_send():
                     return
                 name = f"single-{number}"
                 self.account.note("send begun")
@@ -109,7 +117,7 @@ class Crowd:
     def send_batches(self) -> None:
         with self._client() as client, client.get_queue_sender(QUEUE) as sender:
             for number in itertools.count():
-                if not self._may_go_on(self.done_sending):
+                if not self._may_send():
                     return
                 names = [f"batch-{number}-{part}" for part in range(BATCH)]
                 self.account.note("batch begun")
@@ -134,8 +142,17 @@ class Crowd:
                                 receiver.complete_message(message)
                                 self.account.completions_in_doubt.discard(name)
                                 self.account.completed.add(name)
+                                self.account.note("completion acknowledged")
                 except ServiceBusError:
                     continue  # the link broke; what it held is locked no more and comes again
+
+    def _may_send(self) -> bool:
+        """Waits for the server and for the receiver: what is in the queue must be drained at the end."""
+        with self.account.changed:
+            self.account.changed.wait_for(
+                lambda: self.done_sending.is_set() or self.account.in_flight < MAX_IN_FLIGHT, PATIENCE_SECONDS
+            )
+        return self._may_go_on(self.done_sending)
 
     def _may_go_on(self, over: threading.Event) -> bool:
         self.up.wait(PATIENCE_SECONDS)
@@ -167,9 +184,10 @@ class Crowd:
             self.account.note("client failed")
 
 
-def test_nothing_acknowledged_is_lost_and_nothing_settled_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server_number", range(SERVERS))
+def test_nothing_acknowledged_is_lost_and_nothing_settled_comes_back(tmp_path: Path, server_number: int) -> None:
     print(f"PAIRBUS_KILL_SEED={SEED} PAIRBUS_KILL_ROUNDS={ROUNDS}")
-    moments = random.Random(SEED)
+    moments = random.Random(f"{SEED}/{server_number}")
     account = Account()
     with EmbeddedNamespace("contoso", data=tmp_path / "contoso", process=True) as server:
         with server.admin() as admin:
@@ -177,7 +195,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_settled_comes_back(tmp_path: P
         crowd = Crowd(server, account)
         crowd.up.set()
         with crowd.at_work():
-            for _ in range(ROUNDS):
+            for _ in range(math.ceil(ROUNDS / SERVERS)):
                 account.wait_for_events(moments.choice(EVENTS), moments.randint(1, 15))
                 crowd.up.clear()
                 server.kill()
