@@ -1,0 +1,285 @@
+"""The assembled server: starting, the reasons not to start, private files, the configuration, and stopping."""
+
+import asyncio
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient, SqlRuleFilter
+
+from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.embedded.errors import EntityNotFoundError
+from pairbus.embedded.limits import Limits
+from pairbus.embedded.server import EmbeddedServer, ServerStartError
+from pairbus.testing import EmbeddedNamespace
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def serve(server: EmbeddedServer, work: Callable[[EmbeddedServer], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await server.start()
+        try:
+            await work(server)
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+async def nothing(_: EmbeddedServer) -> None:
+    pass
+
+
+def refusal(server: EmbeddedServer) -> str:
+    with pytest.raises(ServerStartError) as refused:
+        serve(server, nothing)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
+
+
+def test_a_new_folder_is_private(tmp_path: Path) -> None:
+    data = tmp_path / "deep" / "data"
+
+    async def work(server: EmbeddedServer) -> None:
+        await server.broker.create_queue(QueueDescription("q"))
+        assert mode(data) == 0o700
+        for file in data.iterdir():
+            public = file.name == "ca.pem" or file.name.startswith("namespace.db-")
+            assert public or mode(file) == 0o600, file
+
+    serve(EmbeddedServer("contoso", data), work)
+
+
+def test_key_certificate_and_entities_stay_with_the_folder(tmp_path: Path) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    async def work(server: EmbeddedServer) -> None:
+        if not seen:
+            await server.broker.create_queue(QueueDescription("q"))
+        assert server.broker.get_queue("q").name == "q"
+        secret = server.connection_string.partition("SharedAccessKey=")[2]
+        seen.append((secret, server.ca_file.read_bytes()))
+
+    for _ in range(2):
+        serve(EmbeddedServer("contoso", tmp_path / "data"), work)
+    assert seen[0] == seen[1]
+    serve(EmbeddedServer("other", tmp_path / "other"), nothing)
+    assert (tmp_path / "other" / "ca.pem").read_bytes() != seen[0][1]
+
+
+def test_the_connection_string_is_the_emulators(tmp_path: Path) -> None:
+    async def work(server: EmbeddedServer) -> None:
+        parts = dict(part.partition("=")[::2] for part in server.connection_string.split(";"))
+        assert parts["Endpoint"] == f"sb://127.0.0.1:{server.port}"
+        assert parts["SharedAccessKeyName"] == "RootManageSharedAccessKey"
+        assert parts["UseDevelopmentEmulator"] == "true"
+        assert parts["SharedAccessKey"] not in repr(server)
+
+    serve(EmbeddedServer("contoso", tmp_path / "data"), work)
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = refusal(EmbeddedServer("contoso", tmp_path / "data", port=port))
+    assert f"Port {port} of 127.0.0.1 cannot be used (Address already in use)" in message
+    serve(EmbeddedServer("contoso", tmp_path / "data", port=port), nothing)
+
+
+def test_a_port_that_is_none(tmp_path: Path) -> None:
+    assert "Port 70000" in refusal(EmbeddedServer("contoso", tmp_path / "data", port=70_000))
+
+
+def test_a_folder_held_by_another_server(tmp_path: Path) -> None:
+    async def work(_: EmbeddedServer) -> None:
+        with pytest.raises(ServerStartError, match=f"held by another server \\(process {os.getpid()}\\)"):
+            await EmbeddedServer("contoso", tmp_path / "data").start()
+
+    serve(EmbeddedServer("contoso", tmp_path / "data"), work)
+    serve(EmbeddedServer("contoso", tmp_path / "data"), nothing)
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be used" in refusal(EmbeddedServer("contoso", tmp_path / "file"))
+    assert "cannot be used" in refusal(EmbeddedServer("contoso", tmp_path / "file" / "below"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no folders, not even from root")
+def test_a_folder_that_cannot_be_made() -> None:
+    assert "/proc/pairbus/data cannot be used" in refusal(EmbeddedServer("contoso", Path("/proc/pairbus/data")))
+
+
+def test_a_database_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "namespace.db").write_bytes(b"this is not a database, whatever its name says" * 100)
+    assert "cannot be used" in refusal(EmbeddedServer("contoso", tmp_path))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "example.com", ""])
+def test_only_loopback(tmp_path: Path, host: str) -> None:
+    assert "loopback" in refusal(EmbeddedServer("contoso", tmp_path, host=host))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "x" * 64, "../up"])
+def test_names_that_are_none(tmp_path: Path, name: str) -> None:
+    assert "not a name for a namespace" in refusal(EmbeddedServer(name, tmp_path))
+
+
+def test_a_bad_configuration_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    config = tmp_path / "Config.json"
+    config.write_text('{"UserConfig":\n {"Namespaces": [{"Nam": "contoso"}]}}')
+    message = refusal(EmbeddedServer("contoso", tmp_path / "data", config=config))
+    assert f"{config}, line 2: the key 'Nam' is unknown in a namespace: did you mean Name?" in message
+    assert not (tmp_path / "data").exists()
+
+
+CONFIG = """{"UserConfig": {"Namespaces": [{
+  "Name": "contoso",
+  "Queues": [
+    {"Name": "first", "Properties": {"ForwardTo": "second", "LockDuration": "PT30S"}},
+    {"Name": "second"}
+  ],
+  "Topics": [{"Name": "events", "Subscriptions": [
+    {"Name": "plain"},
+    {"Name": "chosen", "Properties": {"ForwardTo": "second"}, "Rules": [
+      {"Name": "by-label", "Properties": {"FilterType": "Correlation", "CorrelationFilter": {"Label": "x"}}},
+      {"Name": "by-sql", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "a = 1"}}}
+    ]}
+  ]}]
+}]}}
+"""
+
+
+def test_a_configuration_makes_the_entities_and_changes_them_at_the_next_start(tmp_path: Path) -> None:
+    config = tmp_path / "Config.json"
+    config.write_text(CONFIG)
+    with EmbeddedNamespace("contoso", data=tmp_path / "data", config=config) as namespace:
+        with namespace.admin() as admin:
+            assert [queue.name for queue in admin.list_queues()] == ["first", "second"]
+            assert str(admin.get_queue("first").forward_to).endswith("/second")
+            assert [rule.name for rule in admin.list_rules("events", "plain")] == ["$Default"]
+            assert [rule.name for rule in admin.list_rules("events", "chosen")] == ["by-label", "by-sql"]
+            assert isinstance(admin.get_rule("events", "chosen", "by-label").filter, CorrelationRuleFilter)
+            admin.create_queue("mine")
+        changed = CONFIG.replace('"PT30S"', '"PT40S"').replace('"a = 1"', '"a = 2"').replace("by-label", "by-subject")
+        config.write_text(changed)
+        namespace.restart()
+        with namespace.admin() as admin:
+            assert [queue.name for queue in admin.list_queues()] == ["first", "mine", "second"]
+            lock_duration = admin.get_queue("first").lock_duration
+            assert lock_duration is not None
+            assert not isinstance(lock_duration, str)
+            assert lock_duration.total_seconds() == 40
+            assert [rule.name for rule in admin.list_rules("events", "chosen")] == ["by-sql", "by-subject"]
+            sql = admin.get_rule("events", "chosen", "by-sql").filter
+            assert isinstance(sql, SqlRuleFilter)
+            assert sql.sql_expression == "a = 2"
+
+
+def test_a_configuration_cannot_change_what_creation_fixed(tmp_path: Path) -> None:
+    config = tmp_path / "Config.json"
+    config.write_text(CONFIG)
+    serve(EmbeddedServer("contoso", tmp_path / "data", config=config), nothing)
+    config.write_text(CONFIG.replace('"LockDuration": "PT30S"', '"RequiresSession": true'))
+    message = refusal(EmbeddedServer("contoso", tmp_path / "data", config=config))
+    assert "RequiresSession of 'first' is false and cannot be changed to true" in message
+
+
+def test_several_namespaces_in_one_process_do_not_share_keys(tmp_path: Path) -> None:
+    with EmbeddedNamespace("one", data=tmp_path / "1") as one, EmbeddedNamespace("two", data=tmp_path / "2") as two:
+        assert one.port != two.port
+        mixed = one.connection_string.replace(str(one.port), str(two.port))
+        with (
+            ServiceBusAdministrationClient.from_connection_string(mixed, connection_verify=two.ca_file) as admin,
+            pytest.raises(ClientAuthenticationError),
+        ):
+            admin.create_queue("q")
+
+
+def test_beyond_the_limit_new_connections_are_closed_and_old_ones_go_on(tmp_path: Path) -> None:
+    limits = Limits(max_connections=3)
+    with EmbeddedNamespace("contoso", data=tmp_path / "data", limits=limits) as namespace:
+        address = ("127.0.0.1", namespace.port)
+        held = [socket.create_connection(address, timeout=30) for _ in range(3)]
+        # Whoever answers first proves that all three are accepted.
+        held[-1].sendall(b"GET /$pairbus/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert held[-1].recv(12) == b"HTTP/1.1 200"
+        with socket.create_connection(address, timeout=30) as refused:
+            assert refused.recv(1) == b""
+        for connection in held:
+            connection.close()
+        with namespace.admin() as admin:
+            admin.create_queue("q")
+
+
+def test_what_speaks_no_protocol_is_closed(tmp_path: Path) -> None:
+    with EmbeddedNamespace("contoso", data=tmp_path / "data") as namespace:
+        for greeting in (b"\x16\x03\x01garbage that is no handshake", b"AMQP garbage", b"\x00\x01\x02 \r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", namespace.port), timeout=30) as connection:
+                connection.sendall(greeting)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
+        with namespace.admin() as admin:
+            assert list(admin.list_queues()) == []
+
+
+def test_everything_decided_is_there_after_a_stop(tmp_path: Path) -> None:
+    async def make(server: EmbeddedServer) -> None:
+        broker = server.broker
+        await broker.create_topic(TopicDescription("t"))
+        await broker.create_subscription(SubscriptionDescription("t", "s"))
+        await broker.create_queue(QueueDescription("q"))
+        await broker.delete("q")
+
+    async def look(server: EmbeddedServer) -> None:
+        assert server.broker.get_subscription("t", "s").name == "s"
+        with pytest.raises(EntityNotFoundError):
+            server.broker.get_queue("q")
+
+    serve(EmbeddedServer("contoso", tmp_path / "data"), make)
+    serve(EmbeddedServer("contoso", tmp_path / "data"), look)
+
+
+def test_a_stopped_server_says_so(tmp_path: Path) -> None:
+    server = EmbeddedServer("contoso", tmp_path / "data")
+    serve(server, nothing)
+    with pytest.raises(RuntimeError, match="stopped"):
+        _ = server.port
+
+
+IDLE = """
+import asyncio, sys
+from pathlib import Path
+from pairbus.embedded.server import EmbeddedServer
+
+async def main():
+    server = EmbeddedServer("contoso", Path(sys.argv[1]))
+    await server.start()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    print(resident, "pyspark" in sys.modules, "azure.servicebus" in sys.modules)
+    await server.stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_idle_server_is_small_and_loads_neither_sdk_nor_spark(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", IDLE, str(tmp_path / "data")], capture_output=True, text=True, check=True, timeout=60
+    )
+    resident, pyspark, sdk = answer.stdout.split()
+    assert int(resident) < 80 * 1024 * 1024
+    assert (pyspark, sdk) == ("False", "False")
