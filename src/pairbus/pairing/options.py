@@ -115,6 +115,14 @@ def backlog_path(primary_name: str, index: int) -> str:
     return f"{primary_name}/x-servicebus-transfer/{index}"
 
 
+def recorded_name(host: str, primary_name: str) -> str:
+    """What the ledger calls the primary: its host, if that begins with the name in the backlog paths, else that name.
+
+    The audit knows the records of one pairing by this first label: a host that is an address has none.
+    """
+    return host if host.partition(".")[0].lower() == primary_name.lower() else primary_name
+
+
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name.strip("[]").partition("]")[0])

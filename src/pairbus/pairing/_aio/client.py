@@ -19,7 +19,12 @@ from pairbus.pairing._aio.sender import PairedServiceBusSender
 from pairbus.pairing._aio.spooling import SpoolForwarder
 from pairbus.pairing.events import Observers, TransitionCallback
 from pairbus.pairing.failures import PairedNamespaceFaultedError
-from pairbus.pairing.options import OPTION_NAMES, SendAvailabilityPairedNamespaceOptions, backlog_path
+from pairbus.pairing.options import (
+    OPTION_NAMES,
+    SendAvailabilityPairedNamespaceOptions,
+    backlog_path,
+    recorded_name,
+)
 from pairbus.pairing.queues import BacklogQueues
 
 Options = SendAvailabilityPairedNamespaceOptions[ServiceBusAdministrationClient, ServiceBusClient]
@@ -67,7 +72,9 @@ class PairedServiceBusClient(ServiceBusClient):
         self._created = created
         self.guard = runtime.Guard()
         self.observers = Observers(
-            primary.fully_qualified_namespace, options.secondary.fully_qualified_namespace, options.ledger
+            recorded_name(primary.fully_qualified_namespace, primary_name),
+            options.secondary.fully_qualified_namespace,
+            options.ledger,
         )
         queues = [backlog_path(primary_name, index) for index in range(options.backlog_queue_count)]
         self.backlog = Backlog(
