@@ -21,6 +21,7 @@ TLS_HANDSHAKE_TIMEOUT_S = 10.0
 BACKLOG = 512
 ACCEPTS_PER_WAKE = 64
 ACCEPT_PAUSE_S = 1.0
+CLOSING_ROUNDS = 10
 
 AMQP_FIRST_BYTE = b"A"
 TLS_FIRST_BYTE = b"\x16"
@@ -83,8 +84,8 @@ class Listener:
         self._socket = listening
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
-    async def close(self) -> None:
-        """Stop accepting and drop what is open: protocols that want to say goodbye have done so before."""
+    async def stop_accepting(self) -> None:
+        """Take no new connections; those that have not shown their protocol yet end."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -96,9 +97,17 @@ class Listener:
             task.cancel()
         if self._handing_over:
             await asyncio.wait(self._handing_over)
+
+    async def close(self) -> None:
+        """Stop, and drop what is still open: protocols that want to say goodbye have done so before."""
+        await self.stop_accepting()
         for transport in self._open.values():
             transport.abort()
-        self._open.clear()
+        for _ in range(CLOSING_ROUNDS):
+            # A transport tells its protocol in a later round of the loop, one inside TLS in the one after.
+            if not self.connection_count:
+                return
+            await asyncio.sleep(0)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_WAKE):

@@ -13,6 +13,7 @@ import ipaddress
 import logging
 import os
 import re
+import resource
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 ROOT_KEY_NAME = "RootManageSharedAccessKey"
 LOCK_FILE = "lock"
+OTHER_FILES = 256
 
 _NAMESPACE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _log = logging.getLogger(__name__)
@@ -107,6 +109,7 @@ class EmbeddedServer:
         _require_name(self.name)
         _require_loopback(self.host)
         config = self._read_config()
+        _raise_descriptor_limit(self._limits.max_connections)
         try:
             self._lock = _take_folder(self.data)
             await self._open()
@@ -122,11 +125,13 @@ class EmbeddedServer:
         is free.
         """
         listener, self._listener = self._listener, None
-        if listener is not None:
-            await listener.close()
         endpoint, self._endpoint = self._endpoint, None
+        if listener is not None:
+            await listener.stop_accepting()
         if endpoint is not None:
             await endpoint.close()
+        if listener is not None:
+            await listener.close()
         broker, self._broker = self._broker, None
         if broker is not None:
             await broker.close()
@@ -226,6 +231,16 @@ def _require_loopback(host: str) -> None:
         loopback = False
     if not loopback:
         raise ServerStartError(f"'{host[:64]}' is not a loopback address: this server is for this machine only.")
+
+
+def _raise_descriptor_limit(connections: int) -> None:
+    """Each connection is a file: ask for as many as the limits promise, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _take_folder(folder: Path) -> int:

@@ -28,6 +28,7 @@ from pairbus.embedded.security import Authority
 
 MAX_BODY_BYTES = 1024 * 1024
 BODY_TIMEOUT_S = 30.0
+SHUTDOWN_TIMEOUT_S = 0.5
 OLDEST_API_VERSION = "2017-04"
 
 _API_VERSION = re.compile(r"\d{4}-\d{2}", re.ASCII)
@@ -53,14 +54,14 @@ class Endpoint:
         self._name = name
         self._amqp = amqp
         # Compressed bodies stay compressed, and so are refused: nobody sends them, and they hide their size.
-        self._server = web.Server(self._answer, access_log=None, auto_decompress=False)
+        self._server = web.Server(self._answer, access_log=None, auto_decompress=False, handler_cancellation=True)
 
     def protocol(self) -> asyncio.Protocol:
         """A protocol for one new connection."""
         return self._server()
 
     async def close(self) -> None:
-        await self._server.shutdown(timeout=1.0)
+        await self._server.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         raw_path, _, raw_query = request.raw_path.partition("?")

@@ -202,7 +202,8 @@ def _authorization_rule(rule: AuthorizationRule) -> str:
     return (
         '<AuthorizationRule i:type="SharedAccessAuthorizationRule">'
         f"<ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue><Rights>{rights}</Rights>"
-        f"<CreatedTime>{moment(rule.created_ms)}</CreatedTime><ModifiedTime>{moment(rule.modified_ms)}</Modifi"
+        f"<CreatedTime>{moment(rule.created_ms)}</CreatedTime><ModifiedTime>{moment(rule.modified_ms)}</Modif"
+        "i"
         "e"
         "d"
         "T"

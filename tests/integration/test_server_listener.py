@@ -1,0 +1,175 @@
+"""The listener alone: which protocol gets a connection, and what bounds it."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pairbus.embedded.certificate import ServerCertificate, ensure_certificate
+from pairbus.embedded.listener import Listener
+
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+REQUEST = b"GET / HTTP/1.1\r\n\r\n"
+
+
+class Naming(asyncio.Protocol):
+    """Answers what it is, followed by what it was sent."""
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(self._name + b":" + data)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> ServerCertificate:
+    return ensure_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+def listen(
+    certificate: ServerCertificate,
+    work: Callable[[Listener], Awaitable[None]],
+    *,
+    max_connections: int = 10,
+    first_byte_timeout_s: float = 30.0,
+) -> None:
+    async def main() -> None:
+        listener = Listener(
+            amqp=lambda: Naming(b"amqp"),
+            http=lambda: Naming(b"http"),
+            tls=certificate.context(),
+            max_connections=max_connections,
+            first_byte_timeout_s=first_byte_timeout_s,
+        )
+        listener.start("127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(30):
+                await work(listener)
+        finally:
+            await listener.close()
+            assert listener.connection_count == 0
+
+    asyncio.run(main())
+
+
+async def connect(
+    listener: Listener, tls: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(
+        "127.0.0.1", listener.port, ssl=tls, server_hostname=None if tls is None else "localhost"
+    )
+
+
+async def say(listener: Listener, greeting: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+    reader, writer = await connect(listener, tls)
+    writer.write(greeting)
+    answer = await reader.readexactly(5 + len(greeting))
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("inside_tls", [False, True])
+@pytest.mark.parametrize(("greeting", "name"), [(AMQP_HEADER, b"amqp"), (REQUEST, b"http"), (b"x", b"http")])
+def test_the_first_byte_chooses_the_protocol_which_then_sees_every_byte(
+    certificate: ServerCertificate, greeting: bytes, name: bytes, inside_tls: bool
+) -> None:
+    trusted = ssl.create_default_context(cafile=certificate.ca_file)
+
+    async def work(listener: Listener) -> None:
+        assert await say(listener, greeting, trusted if inside_tls else None) == name + b":" + greeting
+
+    listen(certificate, work)
+
+
+def test_a_silent_connection_is_closed(certificate: ServerCertificate) -> None:
+    trusted = ssl.create_default_context(cafile=certificate.ca_file)
+
+    async def work(listener: Listener) -> None:
+        for tls in (None, trusted):
+            reader, writer = await connect(listener, tls)
+            assert await reader.read() == b""
+            writer.close()
+
+    listen(certificate, work, first_byte_timeout_s=0.05)
+
+
+def test_a_connection_that_leaves_at_once_frees_its_place(certificate: ServerCertificate) -> None:
+    async def work(listener: Listener) -> None:
+        for _ in range(30):
+            reader, writer = await connect(listener)
+            writer.close()
+            # Closed by us or, when two overlap, by the limit: either way the place must come free.
+            await reader.read()
+            while listener.connection_count:
+                await asyncio.sleep(0)
+        assert await say(listener, REQUEST) == b"http:" + REQUEST
+
+    listen(certificate, work, max_connections=1)
+
+
+def test_beyond_the_limit_a_connection_is_closed_at_once(certificate: ServerCertificate) -> None:
+    async def work(listener: Listener) -> None:
+        _, first = await connect(listener)
+        first.write(AMQP_HEADER)
+        while not listener.connection_count:
+            await asyncio.sleep(0)
+        reader, second = await connect(listener)
+        assert await reader.read() == b""
+        second.close()
+        first.close()
+
+    listen(certificate, work, max_connections=1)
+
+
+def test_closing_ends_connections_in_every_state(certificate: ServerCertificate) -> None:
+    ended: list[bytes] = []
+
+    async def work(listener: Listener) -> None:
+        silent, _w1 = await connect(listener)
+        speaking, writer = await connect(listener)
+        writer.write(REQUEST)
+        assert await speaking.readexactly(5) == b"http:"
+        shaking, handshake = await connect(listener)
+        handshake.write(b"\x16\x03\x01")
+        while listener.connection_count < 3:
+            await asyncio.sleep(0)
+        await listener.close()
+        for reader in (silent, speaking, shaking):
+            try:
+                ended.append(await reader.read())
+            except ConnectionError:
+                ended.append(b"")
+
+    listen(certificate, work)
+    assert len(ended) == 3
+
+
+def test_a_certificate_is_made_once_and_again_when_a_half_is_missing(tmp_path: Path) -> None:
+    first = ensure_certificate(tmp_path)
+    public = first.ca_file.read_bytes()
+    assert ensure_certificate(tmp_path).ca_file.read_bytes() == public
+    first.server_file.unlink()
+    assert ensure_certificate(tmp_path).ca_file.read_bytes() != public
+    first.context()
+
+
+def test_the_certificate_stands_for_this_machine_only(certificate: ServerCertificate) -> None:
+    trusted = ssl.create_default_context(cafile=certificate.ca_file)
+
+    async def work(listener: Listener) -> None:
+        for host in ("localhost", "127.0.0.1", "::1", "contoso.servicebus.localhost"):
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=trusted, server_hostname=host)
+            writer.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", listener.port, ssl=trusted, server_hostname="example.com")
+
+    listen(certificate, work)
