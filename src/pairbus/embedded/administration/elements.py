@@ -4,9 +4,11 @@ Reading accepts what clients are known to send (`True`, an empty `ForwardTo`, an
 is canonical.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote
+from xml.sax.saxutils import escape as xml_escape
 
 from pairbus.embedded.entities.durations import format_duration, parse_duration
 from pairbus.embedded.errors import InvalidError
@@ -79,6 +81,16 @@ class Element:
         if not digits.removeprefix("-").isdecimal() or len(digits) > MAX_INTEGER_DIGITS or not digits.isascii():
             raise InvalidError(f"{self.name} is '{text[:64]}': it must be a whole number.")
         return int(digits)
+
+
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def escape(text: str) -> str:
+    """Text for an element. Characters XML 1.0 cannot carry become U+FFFD: better one odd sign than no
+    document.
+    """
+    return xml_escape(_NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})
 
 
 def _path(text: str) -> str:

@@ -7,9 +7,9 @@ A filter's kind is its `i:type`. Parameter values carry an XML Schema type, alwa
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from xml.etree.ElementTree import Element as XmlElement
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
-from pairbus.embedded.administration.elements import CORRELATION_ELEMENTS, SCHEMA, SCHEMA_INSTANCE
+from pairbus.embedded.administration.elements import CORRELATION_ELEMENTS, SCHEMA, SCHEMA_INSTANCE, escape
 from pairbus.embedded.entities.durations import format_duration, parse_duration
 from pairbus.embedded.entities.rules import (
     CorrelationFilter,

@@ -5,8 +5,8 @@ with a log.
 """
 
 from datetime import UTC, datetime
-from xml.sax.saxutils import escape
 
+from pairbus.embedded.administration.elements import escape
 from pairbus.embedded.errors import BrokerError, UnauthorizedError
 
 CONTENT_TYPE = "application/xml; charset=utf-8"

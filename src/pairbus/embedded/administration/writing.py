@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 from urllib.parse import quote
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 from pairbus.embedded.administration.elements import (
     ATOM,
@@ -21,6 +21,7 @@ from pairbus.embedded.administration.elements import (
     SUBSCRIPTION_ELEMENTS,
     TOPIC_ELEMENTS,
     Element,
+    escape,
 )
 from pairbus.embedded.administration.filters_xml import write_rule_content
 from pairbus.embedded.entities.authorization import AuthorizationRule
