@@ -10,6 +10,7 @@ public surface cannot serve (a test holds that they are still there):
 - `_open` through `_do_retryable_operation`: opening a link with a timeout; the public ways have none.
 - `_handler._connection._transport.sock`: the only way to end a connection attempt that a silent server
   holds; the sync SDK reads the first answer without any timeout.
+- `_amqp_transport` of a sender: the transport a batch must be made for.
 - `_condition`, `_retryable` of an error: what the service said.
 """
 
@@ -39,10 +40,14 @@ Outgoing = SingleMessage | ServiceBusMessageBatch | Sequence[SingleMessage]
 
 
 class RawBatch(ServiceBusMessageBatch):
-    """A batch of messages that are encoded already."""
+    """A batch of messages that are encoded already, for this sender.
 
-    def __init__(self, raws: Sequence[bytes]) -> None:
-        super().__init__(max_size_in_bytes=2**31)
+    The SDK builds a batch anew, from messages that this one does not have, when it was made for another
+    transport than the sender's: so it is made for the sender's.
+    """
+
+    def __init__(self, raws: Sequence[bytes], sender: Any) -> None:
+        super().__init__(max_size_in_bytes=2**31, amqp_transport=_transport(sender))
         cast(Any, self)._message[5].extend(raws)
         self._count = len(raws)
 
@@ -53,8 +58,8 @@ class PairedMessageBatch(ServiceBusMessageBatch):
     A message that is alone in the batch may grow beyond: it is carried in parts.
     """
 
-    def __init__(self, destination: str, max_size_in_bytes: int, backlog_limit_bytes: int) -> None:
-        super().__init__(max_size_in_bytes=max_size_in_bytes)
+    def __init__(self, destination: str, max_size_in_bytes: int, backlog_limit_bytes: int, sender: Any) -> None:
+        super().__init__(max_size_in_bytes=max_size_in_bytes, amqp_transport=_transport(sender))
         self._destination = destination
         self._backlog_limit = backlog_limit_bytes
         self._grown = 0
@@ -214,6 +219,15 @@ def describe(error: BaseException) -> ErrorDescription:
         condition=str(value) if value else "",
         retryable=bool(getattr(error, "_retryable", False)),
     )
+
+
+def _transport(sender: Any) -> Any:
+    transport = sender._amqp_transport
+    if transport.KIND != "pyamqp":
+        raise ValueError(
+            f"The client uses the SDK's transport {transport.KIND!r}; make it without uamqp_transport=True."
+        )
+    return transport
 
 
 def batch_limit(sender: Any) -> int:

@@ -180,10 +180,9 @@ class BacklogRoute:
         failure: BaseException | None = None
         try:
             for piece in pieces:
-                batch = sdk.RawBatch(piece)
 
-                async def send(sender: ServiceBusSender, seconds: float, batch: sdk.RawBatch = batch) -> None:
-                    await sender.send_messages(batch, timeout=seconds)
+                async def send(sender: ServiceBusSender, seconds: float, piece: Sequence[bytes] = piece) -> None:
+                    await sender.send_messages(sdk.RawBatch(piece, sender), timeout=seconds)
 
                 await link.use(until, send)
         except (AzureError, OSError) as error:

@@ -211,7 +211,7 @@ class PairedServiceBusSender(ServiceBusSender):
             raise ValueError(
                 f"max_size_in_bytes is {max_size_in_bytes}; allowed: at most {limit}, the limit of the link."
             )
-        return sdk.PairedMessageBatch(self.entity_name, max_size_in_bytes or limit, limit)
+        return sdk.PairedMessageBatch(self.entity_name, max_size_in_bytes or limit, limit, self._primary.sender)
 
     async def _deliver(
         self,

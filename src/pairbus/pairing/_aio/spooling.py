@@ -150,10 +150,9 @@ class SpoolForwarder:
             raws.append(restored.raw)
         link = links.setdefault(entity, Link(lambda: self._make_primary_sender(entity), self._backlog.guard))
         started = runtime.now()
-        batch = sdk.RawBatch(raws)
 
         async def send(sender: ServiceBusSender, seconds: float) -> None:
-            await sender.send_messages(batch, timeout=seconds)
+            await sender.send_messages(sdk.RawBatch(raws, sender), timeout=seconds)
 
         try:
             await link.use(started + self._send_timeout, send)

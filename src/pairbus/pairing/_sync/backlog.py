@@ -181,10 +181,9 @@ class BacklogRoute:
         failure: BaseException | None = None
         try:
             for piece in pieces:
-                batch = sdk.RawBatch(piece)
 
-                def send(sender: ServiceBusSender, seconds: float, batch: sdk.RawBatch = batch) -> None:
-                    sender.send_messages(batch, timeout=seconds)
+                def send(sender: ServiceBusSender, seconds: float, piece: Sequence[bytes] = piece) -> None:
+                    sender.send_messages(sdk.RawBatch(piece, sender), timeout=seconds)
 
                 link.use(until, send)
         except (AzureError, OSError) as error:

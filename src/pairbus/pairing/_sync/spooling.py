@@ -147,10 +147,9 @@ class SpoolForwarder:
             raws.append(restored.raw)
         link = links.setdefault(entity, Link(lambda: self._make_primary_sender(entity), self._backlog.guard))
         started = runtime.now()
-        batch = sdk.RawBatch(raws)
 
         def send(sender: ServiceBusSender, seconds: float) -> None:
-            sender.send_messages(batch, timeout=seconds)
+            sender.send_messages(sdk.RawBatch(raws, sender), timeout=seconds)
 
         try:
             link.use(started + self._send_timeout, send)

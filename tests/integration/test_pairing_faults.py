@@ -1,0 +1,199 @@
+"""What a fault of the primary does: to the caller, to the message, to the entity's state, and to nobody else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus import EntityState, TransitionEvent
+from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
+
+COUNTING = [
+    ("refuse", {}),
+    ("drop", {}),
+    ("hang", {}),
+    ("accept-then-fail", {}),
+    ("error", {"condition": "com.microsoft:timeout"}),
+    ("error", {"condition": "com.microsoft:entity-disabled"}),
+    ("error", {"condition": "amqp:internal-error"}),
+    ("error", {"condition": "amqp:resource-limit-exceeded"}),
+    ("error", {"condition": "amqp:not-implemented"}),
+]
+NOT_COUNTING: list[tuple[str, type[Exception]]] = [
+    ("amqp:not-found", MessagingEntityNotFoundError),
+    ("amqp:unauthorized-access", ServiceBusAuthorizationError),
+    ("amqp:link:message-size-exceeded", MessageSizeExceededError),
+    ("com.microsoft:argument-error", ServiceBusError),
+    ("amqp:not-allowed", ServiceBusError),
+]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
+    folder: Path = tmp_path_factory.mktemp("pair")
+    with embedded_pair(folder) as running:
+        yield running
+
+
+@pytest.fixture(params=get_args(Shell))
+def shell(request: pytest.FixtureRequest) -> Shell:
+    chosen: Shell = request.param
+    return chosen
+
+
+@pytest.fixture
+def queue(pair: EmbeddedPair) -> Iterator[str]:
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    with pair.primary.admin() as admin:
+        admin.create_queue(name)
+    yield name
+    pair.primary.clear_faults()
+
+
+def label(fault: tuple[str, dict[str, Any]]) -> str:
+    return str(fault[1].get("condition", fault[0]))
+
+
+@pytest.mark.parametrize("fault", COUNTING, ids=label)
+def test_a_fault_that_counts_diverts_the_very_send(
+    pair: EmbeddedPair, shell: Shell, queue: str, fault: tuple[str, dict[str, Any]]
+) -> None:
+    mode, details = fault
+    events: list[TransitionEvent] = []
+    with paired(pair, shell, failover_interval=0, send_timeout=3, primary_name=queue) as client:
+        client.on_transition(events.append)
+        sender = client.get_queue_sender(queue)
+        sender.send_messages(ServiceBusMessage("before"))
+        pair.primary.fault(mode, entity=queue, **details)
+        sender.send_messages(ServiceBusMessage("during"))
+
+        assert client.state(queue) is EntityState.FAILED_OVER
+        assert backlog_bodies(client, pair) == ["during"]
+        assert [(event.before, event.after) for event in events] == [(EntityState.HEALTHY, EntityState.FAILED_OVER)]
+        assert "Error" in events[0].cause
+        pair.primary.clear_faults()
+        stored = bodies(pair.primary, queue)
+        assert stored == (["before", "during"] if mode == "accept-then-fail" else ["before"])
+
+
+@pytest.mark.parametrize(("condition", "error"), NOT_COUNTING)
+def test_an_error_that_does_not_count_is_raised_as_the_sdk_raised_it(
+    pair: EmbeddedPair, shell: Shell, queue: str, condition: str, error: type[Exception]
+) -> None:
+    with paired(pair, shell, failover_interval=0, send_timeout=5, primary_name=queue) as client:
+        sender = client.get_queue_sender(queue)
+        sender.send_messages(ServiceBusMessage("before"))
+        pair.primary.fault("error", entity=queue, condition=condition)
+        with pytest.raises(error):
+            sender.send_messages(ServiceBusMessage("wrong"))
+        assert client.state(queue) is EntityState.HEALTHY
+        assert backlog_bodies(client, pair) == []
+        pair.primary.clear_faults()
+        sender.send_messages(ServiceBusMessage("after"))
+        assert bodies(pair.primary, queue) == ["before", "after"]
+
+
+@pytest.mark.parametrize("mode", ["refuse", "drop", "hang"])
+def test_a_fault_of_the_whole_namespace_fails_over_each_entity_when_it_is_used(
+    pair: EmbeddedPair, shell: Shell, queue: str, mode: str
+) -> None:
+    with paired(pair, shell, failover_interval=0, send_timeout=3, primary_name=queue) as client:
+        other = f"{queue}-other"
+        with pair.primary.admin() as admin:
+            admin.create_queue(other)
+        first, second = client.get_queue_sender(queue), client.get_queue_sender(other)
+        second.send_messages(ServiceBusMessage("0"))
+        pair.primary.fault(mode)
+        first.send_messages(ServiceBusMessage("1"))
+        assert client.state(queue) is EntityState.FAILED_OVER
+        assert client.state(other) is EntityState.HEALTHY
+        second.send_messages(ServiceBusMessage("2"))
+        assert client.state(other) is EntityState.FAILED_OVER
+        assert sorted(backlog_bodies(client, pair)) == ["1", "2"]
+
+
+def test_one_entity_says_nothing_about_its_neighbour(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    other = f"{queue}-other"
+    with pair.primary.admin() as admin:
+        admin.create_queue(other)
+    with paired(pair, shell, failover_interval=0, send_timeout=3, primary_name=queue) as client:
+        pair.primary.fault("refuse", entity=queue)
+        client.get_queue_sender(queue).send_messages(ServiceBusMessage("diverted"))
+        client.get_queue_sender(other).send_messages(ServiceBusMessage("direct"))
+        assert client.state(queue) is EntityState.FAILED_OVER
+        assert client.state(other) is EntityState.HEALTHY
+        assert backlog_bodies(client, pair) == ["diverted"]
+        assert bodies(pair.primary, other) == ["direct"]
+
+
+def test_a_busy_server_is_waited_for(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    with paired(pair, shell, failover_interval=0, send_timeout=40, primary_name=queue) as client:
+        sender = client.get_queue_sender(queue)
+        pair.primary.fault("error", entity=queue, condition="com.microsoft:server-busy", duration=5)
+        sender.send_messages(ServiceBusMessage("patient"))
+        assert client.state(queue) is EntityState.HEALTHY
+        assert bodies(pair.primary, queue) == ["patient"]
+        assert backlog_bodies(client, pair) == []
+
+
+def test_a_busy_server_is_raised_when_the_callers_time_is_shorter_than_the_pause(
+    pair: EmbeddedPair, shell: Shell, queue: str
+) -> None:
+    with paired(pair, shell, failover_interval=0, primary_name=queue) as client:
+        sender = client.get_queue_sender(queue)
+        pair.primary.fault("throttle", entity=queue, rate=0)
+        with pytest.raises(ServiceBusServerBusyError):
+            sender.send_messages(ServiceBusMessage("hasty"), timeout=5)
+        assert client.state(queue) is EntityState.HEALTHY
+        assert backlog_bodies(client, pair) == []
+
+
+def test_a_slow_primary_within_the_timeout_is_healthy(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    with paired(pair, shell, failover_interval=0, send_timeout=30, primary_name=queue) as client:
+        pair.primary.fault("slow", entity=queue, delay=0.3)
+        client.get_queue_sender(queue).send_messages(ServiceBusMessage("slow"))
+        assert client.state(queue) is EntityState.HEALTHY
+        assert bodies(pair.primary, queue) == ["slow"]
+
+
+def test_topics_and_session_queues_fail_over_as_queues_do(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    topic, sessions = f"{queue}-topic", f"{queue}-sessions"
+    with pair.primary.admin() as admin:
+        admin.create_topic(topic)
+        admin.create_subscription(topic, "all")
+        admin.create_queue(sessions, requires_session=True)
+    with paired(
+        pair, shell, failover_interval=0, ping_primary_interval=1, send_timeout=3, primary_name=queue
+    ) as client:
+        to_topic, to_sessions = client.get_topic_sender(topic), client.get_queue_sender(sessions)
+        pair.primary.fault("refuse")
+        to_topic.send_messages(ServiceBusMessage("news"))
+        to_sessions.send_messages(ServiceBusMessage("step", session_id="s-1"))
+        assert client.state(topic) is EntityState.FAILED_OVER
+        assert client.state(sessions) is EntityState.FAILED_OVER
+        assert sorted(backlog_bodies(client, pair)) == ["news", "step"]
+        pair.primary.clear_faults()
+        wait_for_health(client, topic, sessions)
+        to_topic.send_messages(ServiceBusMessage("later news"))
+        to_sessions.send_messages(ServiceBusMessage("next step", session_id="s-1"))
+        # The pings that healed them were taken by both and are shown to no receiver.
+        assert bodies(pair.primary, f"{topic}/Subscriptions/all") == ["later news"]
+
+
+def wait_for_health(client: Any, *entities: str) -> None:
+    from pairbus.testing import wait_until
+
+    wait_until(lambda: all(client.state(one) is EntityState.HEALTHY for one in entities), 30, "health")
