@@ -23,6 +23,7 @@ from cproton import ffi, lib
 
 from pairbus.amqp.frames import IncomingFormats, OutgoingFormats
 from pairbus.amqp.links import Incoming, Link, Outgoing, read_condition, write_condition, write_data
+from pairbus.amqp.numbering import DeliveryNumbers
 from pairbus.amqp.outcomes import AmqpError, State
 from pairbus.amqp.sasl import SaslError, SaslExchange
 
@@ -77,7 +78,8 @@ class Engine(asyncio.Protocol):
         self._server = server
         self._socket: asyncio.Transport | None = None
         self._sasl: SaslExchange | None = SaslExchange(server=server)
-        self._incoming_formats = IncomingFormats(limits.max_frame, room_for_patches=not server)
+        self._numbers = DeliveryNumbers() if server else None
+        self._incoming_formats = IncomingFormats(limits.max_frame, room_for_patches=not server, numbers=self._numbers)
         self._outgoing_formats = OutgoingFormats() if not server else None
         self._links: dict[Any, Link] = {}
         self._sessions: set[Any] = set()
@@ -265,6 +267,8 @@ class Engine(asyncio.Protocol):
             head = _take(transport, pending)
             if self._outgoing_formats is not None:
                 head = self._outgoing_formats.patch(head)
+            elif self._numbers is not None:
+                head = self._numbers.restore(head)
             self._write(head)
 
     # --- inside -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pairbus.amqp.decoding import decode, skip
 from pairbus.amqp.encoding import encode
@@ -67,7 +68,7 @@ class FrameCutter:
         return data[:pos], frames
 
 
-def _code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
+def code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
     """The performative's code and where its list starts; (0, 0) if it is not in the usual form."""
     if end - body > 3 and data[body] == 0:
         if data[body + 1] == 0x53:
@@ -77,7 +78,7 @@ def _code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _number(data: bytes, pos: int) -> int:
+def number_at(data: bytes, pos: int) -> int:
     """A uint in any of its encodings; -1 for null or something else."""
     code = data[pos]
     if code == 0x43:
@@ -98,7 +99,7 @@ def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool, int]:
         count, pos = _u32(data, pos + 5)[0], pos + 9
     else:
         return -1, 0, False, 0
-    handle = _number(data, pos)
+    handle = number_at(data, pos)
     pos = skip(data, pos)
     format_at, more = 0, False
     if count > 3:
@@ -110,10 +111,21 @@ def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool, int]:
     return handle, format_at, more, count
 
 
+class TransferNumbers(Protocol):
+    """Looks at the delivery ids of a peer's transfers; see ``numbering``."""
+
+    def transfer(self, channel: int, data: bytes, frame: tuple[int, int, int], more: bool) -> bytes | None: ...
+
+    def forget(self, channel: int) -> None: ...
+
+
 class IncomingFormats:
     """Reads the message format of each delivery a peer starts on each of its sending links."""
 
-    def __init__(self, max_frame: int, *, room_for_patches: bool = False) -> None:
+    def __init__(
+        self, max_frame: int, *, room_for_patches: bool = False, numbers: TransferNumbers | None = None
+    ) -> None:
+        self._numbers = numbers
         self._cutter = FrameCutter(max_frame)
         self._by_handle: dict[tuple[int, int], _Track] = {}
         self._by_name: dict[str, _Track] = {}
@@ -122,11 +134,18 @@ class IncomingFormats:
     def feed(self, data: bytes) -> bytes:
         """What to push into the engine: whole frames only."""
         data, frames = self._cutter.cut(data)
+        parts: list[bytes] = []
+        done = 0
         for channel, start, body, end in frames:
-            code, fields_at = _code_at(data, body, end)
+            code, fields_at = code_at(data, body, end)
             try:
                 if code == _TRANSFER:
-                    self._transfer(channel, data, fields_at)
+                    more = self._transfer(channel, data, fields_at)
+                    if self._numbers is not None:
+                        corrected = self._numbers.transfer(channel, data, (start, fields_at, end), more)
+                        if corrected is not None:
+                            parts += (data[done:start], corrected)
+                            done = end
                 elif code == _ATTACH:
                     self._attach(channel, data, fields_at)
                 elif code == _DETACH:
@@ -134,11 +153,16 @@ class IncomingFormats:
                 elif code == _END:
                     for key in [key for key in self._by_handle if key[0] == channel]:
                         del self._by_handle[key]
+                    if self._numbers is not None:
+                        self._numbers.forget(channel)
                 elif code == _OPEN and self._room:
                     return data[:start] + _with_smaller_frames(data[start:end]) + data[end:]
             except (AmqpDecodeError, IndexError, TypeError, ValueError, struct.error):
                 continue  # malformed: the engine says so
-        return data
+        if not parts:
+            return data
+        parts.append(data[done:])
+        return b"".join(parts)
 
     def formats(self, link_name: str) -> deque[int]:
         """The formats of the deliveries on the peer's sending link of this name; the caller takes one for each."""
@@ -148,14 +172,15 @@ class IncomingFormats:
     def forget(self, link_name: str) -> None:
         self._by_name.pop(link_name, None)
 
-    def _transfer(self, channel: int, data: bytes, pos: int) -> None:
+    def _transfer(self, channel: int, data: bytes, pos: int) -> bool:
+        """Notes the format; whether more frames of the delivery follow."""
         handle, format_at, more, _ = _transfer_fields(data, pos)
         track = self._by_handle.get((channel, handle))
-        if track is None:
-            return
-        if not track.in_delivery:
-            track.formats.append(max(_number(data, format_at), 0) if format_at else 0)
-        track.in_delivery = more
+        if track is not None:
+            if not track.in_delivery:
+                track.formats.append(max(number_at(data, format_at), 0) if format_at else 0)
+            track.in_delivery = more
+        return more
 
     def _attach(self, channel: int, data: bytes, pos: int) -> None:
         fields = decode(data, pos)[0]
@@ -181,7 +206,7 @@ class OutgoingFormats:
         parts: list[bytes] = []
         done = 0
         for channel, start, body, end in frames:
-            code, pos = _code_at(data, body, end)
+            code, pos = code_at(data, body, end)
             if code == _ATTACH:
                 fields = decode(data, pos)[0]
                 if not fields[2]:
@@ -198,7 +223,7 @@ class OutgoingFormats:
                 message_format = known.formats.popleft()
                 if message_format and format_at:
                     parts.append(data[done:start])
-                    parts.append(_with_format(data, start, body, pos, format_at, end, message_format))
+                    parts.append(with_field(data, start, pos, format_at, end, message_format))
                     done = end
         if not parts:
             return data
@@ -206,16 +231,20 @@ class OutgoingFormats:
         return b"".join(parts)
 
 
-def _with_format(data: bytes, start: int, body: int, pos: int, format_at: int, end: int, message_format: int) -> bytes:
-    """One transfer frame with another message format: the frame and the list in it grow by the difference."""
-    after = skip(data, format_at)
-    value = b"\x70" + message_format.to_bytes(4, "big")
-    grown = len(value) - (after - format_at)
+def with_field(data: bytes, start: int, pos: int, field_at: int, end: int, number: int) -> bytes:
+    """One frame with another uint in its list, which starts at `pos`: frame and list grow by the difference."""
+    after = skip(data, field_at)
+    value = b"\x70" + number.to_bytes(4, "big")
+    grown = len(value) - (after - field_at)
     size = (end - start + grown).to_bytes(4, "big")
-    if data[pos] == 0xC0:
-        listed = b"\xc0" + bytes((data[pos + 1] + grown,)) + data[pos + 2 : format_at]
+    if data[pos] == 0xC0 and data[pos + 1] + grown < 256:
+        listed = b"\xc0" + bytes((data[pos + 1] + grown,)) + data[pos + 2 : field_at]
+    elif data[pos] == 0xC0:
+        # The size counts the bytes of the count, which are three more in the long form.
+        listed = struct.pack(">BII", 0xD0, data[pos + 1] + grown + 3, data[pos + 2]) + data[pos + 3 : field_at]
+        size = (end - start + grown + 6).to_bytes(4, "big")
     else:
-        listed = b"\xd0" + (_u32(data, pos + 1)[0] + grown).to_bytes(4, "big") + data[pos + 5 : format_at]
+        listed = b"\xd0" + (_u32(data, pos + 1)[0] + grown).to_bytes(4, "big") + data[pos + 5 : field_at]
     return b"".join((size, data[start + 4 : pos], listed, value, data[after:end]))
 
 

@@ -310,11 +310,6 @@ class Link:
 
     # --- opening and closing ------------------------------------------------------------------------------
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether our side was opened, or refused, already."""
-        return self.impl is not None and not lib.pn_link_state(self.impl) & lib.PN_LOCAL_UNINIT
-
     def accept(
         self,
         *,

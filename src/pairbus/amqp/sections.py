@@ -5,7 +5,7 @@ Rules
   only the section it concerns: every other byte travels unchanged.
 - Sections come in the standard's order (header, delivery annotations, message annotations, properties,
   application properties, body, footer), each at most once, except for a body of several data or sequence
-  sections. Anything else raises ``AmqpDecodeError``.
+  sections. Anything else raises ``AmqpDecodeError``; what is only out of order can be sorted on arrival.
 """
 
 from __future__ import annotations
@@ -72,12 +72,33 @@ def _section_at(raw: bytes, pos: int) -> tuple[int, int]:
     return code, value_at
 
 
+class SectionOrderError(AmqpDecodeError):
+    """The sections are not in the standard's order; ``in_standard_order`` may put them right."""
+
+
 def _check_order(previous: int, code: int, pos: int) -> None:
     if code > previous:
         if code != FOOTER and previous >= DATA:
             raise AmqpDecodeError(f"the body changes its kind at byte {pos}")
     elif code != previous or code not in (DATA, SEQUENCE):
-        raise AmqpDecodeError(f"the section at byte {pos} is out of order or there twice")
+        raise SectionOrderError(f"the section at byte {pos} is out of order or there twice")
+
+
+def in_standard_order(raw: bytes) -> bytes:
+    """The message with its sections sorted. A sender may err: the Python SDK writes delivery annotations last."""
+    parts: dict[int, bytes] = {}
+    pos, previous, end = 0, 0, len(raw)
+    while pos < end:
+        code, value_at = _section_at(raw, pos)
+        after = skip(raw, value_at)
+        if code == previous and code in (DATA, SEQUENCE):
+            parts[code] += raw[pos:after]
+        elif code in parts:
+            raise AmqpDecodeError(f"the section at byte {pos} is there twice")
+        else:
+            parts[code] = raw[pos:after]
+        previous, pos = code, after
+    return b"".join(parts[code] for code in sorted(parts))
 
 
 @dataclass(frozen=True, slots=True)

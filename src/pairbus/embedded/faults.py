@@ -3,7 +3,8 @@
 Modes
 - refuse            connections of the whole namespace are cut as they come; for an entity, its links are refused
 - drop              the connection is cut when a message arrives, before it is stored
-- hang              nothing is answered: messages are not stored, links not opened, requests not replied to
+- hang              links open, then nothing is answered: messages are neither stored nor delivered, requests not
+                    replied to
 - error             everything is refused with `condition`
 - throttle          above `rate` messages a second, sends are refused as server-busy
 - slow              everything is answered `delay_ms` later

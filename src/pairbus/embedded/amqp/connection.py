@@ -70,10 +70,12 @@ class ServerConnection:
 
     def link_opened(self, link: Link) -> None:
         self._links.add(link)
-        path = self._fault_path(link)
-        fault = self.faults.fault_of(path)
-        if fault is not None and self._faulty_attach(fault, link):
-            return
+        path = self._path(link)
+        if not is_cbs(path):
+            # Tokens are taken whatever is wrong: clients meet a fault where its entity is.
+            fault = self.faults.fault_of(path)
+            if fault is not None and self._faulty_attach(fault, link):
+                return
         self._open(link)
 
     def link_closed(self, link: Link, error: AmqpError | None) -> None:
@@ -151,10 +153,6 @@ class ServerConnection:
     @staticmethod
     def _path(link: Link) -> str:
         return path_of((link.remote_source if link.is_sender else link.remote_target).address)
-
-    def _fault_path(self, link: Link) -> str | None:
-        path = self._path(link)
-        return None if is_cbs(path) else path
 
     def refuse(self, link: Link, error: AmqpError) -> None:
         link.context = None
@@ -248,8 +246,6 @@ class ServerConnection:
                 self.refuse(link, AmqpError(fault.condition or "amqp:internal-error", "A fault was switched on."))
             case "throttle" if fault.rate == 0:
                 self.refuse(link, AmqpError(SERVER_BUSY, "The server is busy. Wait 10 seconds and try again."))
-            case "hang":
-                pass  # opened when the fault is over
             case "slow":
                 asyncio.get_running_loop().call_later((fault.delay_ms or 0) / 1000, self._open, link)
             case _:
@@ -269,5 +265,3 @@ class ServerConnection:
                 if refused is not None and refused.mode == "refuse":
                     self.engine.abort()
                     return
-            elif not link.is_answered:
-                self.link_opened(link)
