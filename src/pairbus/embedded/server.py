@@ -8,6 +8,7 @@ Invariants:
 - Whatever keeps a server from starting is one sentence in a `ServerStartError`.
 """
 
+import asyncio
 import fcntl
 import ipaddress
 import logging
@@ -15,6 +16,7 @@ import os
 import re
 import resource
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pairbus.embedded.config import NamespaceConfig
     from pairbus.embedded.faults import FaultSwitchboard
     from pairbus.embedded.listener import Listener
+    from pairbus.embedded.security import Authority
 
 T = TypeVar("T")
 
@@ -178,28 +181,25 @@ class EmbeddedServer:
             raise ServerStartError(f"{self._config}: {error.description}") from None
 
     def _listen(self) -> None:
-        from pairbus.embedded.administration.control import Control
-        from pairbus.embedded.administration.endpoint import Endpoint
-        from pairbus.embedded.administration.operations import Operations
         from pairbus.embedded.amqp import amqp_protocol_factory
         from pairbus.embedded.certificate import ensure_certificate
         from pairbus.embedded.listener import Listener
         from pairbus.embedded.security import Authority
 
-        broker, faults = self.broker, self.faults
-        authority = Authority(broker)
-        amqp = amqp_protocol_factory(broker, faults, authority, self._limits)
-        created_ms = _root_rule(broker).created_ms
-        operations = Operations(broker, authority, self._limits, self.name, created_ms)
-        control = Control(broker, faults, authority, self._clock, self.name)
-        self._endpoint = Endpoint(operations, control, authority, faults, self._clock, self.name, amqp)
+        authority = Authority(self.broker)
+        amqp = amqp_protocol_factory(self.broker, self.faults, authority, self._limits)
         try:
             tls = ensure_certificate(self.data).context()
         except OSError as error:
             raise ServerStartError(f"The data folder {self.data} cannot hold a certificate: {error}.") from error
-        listener = Listener(
-            amqp=amqp, http=self._endpoint.protocol, tls=tls, max_connections=self._limits.max_connections
-        )
+
+        def http() -> asyncio.Protocol:
+            # Made for the first HTTP connection: its libraries are half of what a start would cost.
+            if self._endpoint is None:
+                self._endpoint = self._make_endpoint(authority, amqp)
+            return self._endpoint.protocol()
+
+        listener = Listener(amqp=amqp, http=http, tls=tls, max_connections=self._limits.max_connections)
         try:
             listener.start(self.host, self._wanted_port)
         except (OSError, OverflowError) as error:
@@ -208,6 +208,16 @@ class EmbeddedServer:
                 f"Port {self._wanted_port} of {self.host} cannot be used ({reason}): choose another with --port."
             ) from error
         self._listener = listener
+
+    def _make_endpoint(self, authority: "Authority", amqp: Callable[[], asyncio.Protocol]) -> "Endpoint":
+        from pairbus.embedded.administration.control import Control
+        from pairbus.embedded.administration.endpoint import Endpoint
+        from pairbus.embedded.administration.operations import Operations
+
+        created_ms = _root_rule(self.broker).created_ms
+        operations = Operations(self.broker, authority, self._limits, self.name, created_ms)
+        control = Control(self.broker, self.faults, authority, self._clock, self.name)
+        return Endpoint(operations, control, authority, self.faults, self._clock, self.name, amqp)
 
 
 def _started(part: T | None) -> T:
