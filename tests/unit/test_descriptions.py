@@ -176,16 +176,10 @@ filters = st.one_of(
     st.builds(SqlFilter, texts, parameters),
     st.builds(TrueFilter),
     st.builds(FalseFilter),
-    st.builds(
-        CorrelationFilter, correlation_id=st.none() | texts, label=st.none() | texts, properties=parameters
-    ),
+    st.builds(CorrelationFilter, correlation_id=st.none() | texts, label=st.none() | texts, properties=parameters),
 )
-rules = st.builds(
-    RuleDescription, texts, filters, st.none() | st.builds(SqlAction, texts, parameters), st.integers(0)
-)
-keys = st.builds(
-    AuthorizationRule, texts, st.frozensets(st.sampled_from(sorted(RIGHTS))), texts, texts, st.integers(0)
-)
+rules = st.builds(RuleDescription, texts, filters, st.none() | st.builds(SqlAction, texts, parameters), st.integers(0))
+keys = st.builds(AuthorizationRule, texts, st.frozensets(st.sampled_from(sorted(RIGHTS))), texts, texts, st.integers(0))
 
 
 @settings(deadline=None, print_blob=True, max_examples=100)
@@ -197,11 +191,7 @@ def test_rules_survive_json(rule: RuleDescription) -> None:
 
 
 @settings(deadline=None, print_blob=True, max_examples=50)
-@given(
-    st.builds(
-        QueueDescription, texts, user_metadata=st.none() | texts, authorization_rules=st.tuples(keys, keys)
-    )
-)
+@given(st.builds(QueueDescription, texts, user_metadata=st.none() | texts, authorization_rules=st.tuples(keys, keys)))
 def test_queues_survive_json(queue: QueueDescription) -> None:
     assert QueueDescription.from_json(queue.to_json()) == queue
 

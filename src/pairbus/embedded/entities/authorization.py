@@ -36,13 +36,10 @@ class AuthorizationRule:
             )
         if not self.rights or not self.rights <= RIGHTS:
             raise InvalidError(
-                f"Rights of '{self.key_name}' are {sorted(self.rights)}: give one or more of Listen,"
-                " Manage, Send."
+                f"Rights of '{self.key_name}' are {sorted(self.rights)}: give one or more of Listen, Manage, Send."
             )
         if MANAGE in self.rights and self.rights != RIGHTS:
-            raise InvalidError(
-                f"Rights of '{self.key_name}' include Manage: they must include Send and Listen too."
-            )
+            raise InvalidError(f"Rights of '{self.key_name}' include Manage: they must include Send and Listen too.")
         for name, key in (("PrimaryKey", self.primary_key), ("SecondaryKey", self.secondary_key)):
             if not 1 <= len(key) <= MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
                 raise InvalidError(
@@ -79,7 +76,5 @@ def validate_rules(rules: tuple[AuthorizationRule, ...]) -> None:
     for rule in rules:
         rule.validate()
         if rule.key_name.casefold() in seen:
-            raise InvalidError(
-                f"AuthorizationRules names '{rule.key_name}' twice: each KeyName must be unique."
-            )
+            raise InvalidError(f"AuthorizationRules names '{rule.key_name}' twice: each KeyName must be unique.")
         seen.add(rule.key_name.casefold())

@@ -34,8 +34,7 @@ def parse_duration(text: str) -> int:
     match = _ISO_8601.fullmatch(text.strip())
     if match is None or text.strip() == "P" or match["time"] == "T":
         raise InvalidError(
-            f"'{text[:64]}' is not a duration: write it in ISO 8601 with days and smaller, such as PT30S or"
-            " P1DT2H."
+            f"'{text[:64]}' is not a duration: write it in ISO 8601 with days and smaller, such as PT30S or P1DT2H."
         )
     total = sum(int(match[name] or 0) * unit for name, unit in _UNITS)
     total += int((match["fraction"] or "0").ljust(3, "0")[:3])

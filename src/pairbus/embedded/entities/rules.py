@@ -134,8 +134,7 @@ DEFAULT_RULE = RuleDescription(DEFAULT_RULE_NAME)
 def _validate_expression(kind: str, expression: str, parameters: Mapping[str, PropertyValue]) -> None:
     if not 1 <= len(expression) <= MAX_EXPRESSION_LENGTH:
         raise InvalidError(
-            f"SqlExpression of a {kind} has {len(expression)} characters: 1 to {MAX_EXPRESSION_LENGTH} are"
-            " allowed."
+            f"SqlExpression of a {kind} has {len(expression)} characters: 1 to {MAX_EXPRESSION_LENGTH} are allowed."
         )
     if len(parameters) > MAX_PARAMETERS:
         raise InvalidError(
@@ -151,8 +150,7 @@ def _validate_correlation(correlation: CorrelationFilter) -> None:
         value: str | None = getattr(correlation, name)
         if value is not None and len(value) > MAX_PROPERTY_LENGTH:
             raise InvalidError(
-                f"{name} of a CorrelationFilter has {len(value)} characters: at most {MAX_PROPERTY_LENGTH}"
-                " are allowed."
+                f"{name} of a CorrelationFilter has {len(value)} characters: at most {MAX_PROPERTY_LENGTH} are allowed."
             )
     if len(correlation.properties) > MAX_PARAMETERS:
         raise InvalidError(
@@ -226,6 +224,5 @@ def _value_from_plain(plain: Any) -> PropertyValue:
             return plain
         case _:
             raise InvalidError(
-                f"{plain!r} is not a property value: expected text, a number, a boolean, a time or a"
-                " duration."
+                f"{plain!r} is not a property value: expected text, a number, a boolean, a time or a duration."
             )
