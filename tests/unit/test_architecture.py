@@ -108,9 +108,7 @@ def way_to_impure(module: str, seen: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("module", [module for module in SOURCES if belongs(module, PURE)])
 def test_pure_modules_reach_nothing_impure(module: str) -> None:
-    assert not way_to_impure(module, set()), (
-        "a PURE module must not reach a clock, a thread, a socket or the SDK"
-    )
+    assert not way_to_impure(module, set()), "a PURE module must not reach a clock, a thread, a socket or the SDK"
 
 
 @pytest.mark.parametrize("reserved", sorted(RESERVED))
@@ -118,8 +116,7 @@ def test_reserved_libraries_stay_with_their_owners(reserved: str) -> None:
     strangers = sorted(
         module
         for module in SOURCES
-        if not belongs(module, RESERVED[reserved])
-        and any(library(name) == reserved for name in imports_of(module))
+        if not belongs(module, RESERVED[reserved]) and any(library(name) == reserved for name in imports_of(module))
     )
     assert not strangers, f"{reserved} is imported outside of {', '.join(RESERVED[reserved])}"
 
