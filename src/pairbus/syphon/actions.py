@@ -1,0 +1,50 @@
+"""PURE. What the planner tells the pump to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Item
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these messages to the destination, as one."""
+
+    destination: str
+    items: tuple[Item, ...]
+    raws: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    deliveries: tuple[Delivery, ...]
+    carried: tuple[Item, ...] = ()
+    """The messages these deliveries brought home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Dead-letter in the backlog queue."""
+
+    letters: tuple[DeadLetter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Look at the messages from this number on."""
+
+    gap: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask whether the primary answers at all."""
+
+
+Action = Send | Complete | Release | Bury | Peek | Probe

@@ -1,0 +1,219 @@
+"""What became of messages, counted and recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pairbus import envelope
+from pairbus.amqp.sections import read_facts
+from pairbus.amqp.values import AmqpDecodeError
+from pairbus.errors import EnvelopeError
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Item
+
+Fate = Literal["restored", "dead-lettered", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What became of one message of a backlog queue. `settled`: the backlog queue confirmed it."""
+
+    queue: str
+    sequence_number: int
+    message_id: str | None
+    destination: str
+    fate: Fate
+    cause: str
+    size: int
+    at_us: int
+    settled: bool
+
+
+OnCarried = Callable[[Sequence[Carried]], None]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one pump has done since it began."""
+
+    receives: int = 0
+    empty_receives: int = 0
+    received: int = 0
+    sends: int = 0
+    failed_sends: int = 0
+    restored: int = 0
+    restored_bytes: int = 0
+    completed: int = 0
+    released: int = 0
+    dead_lettered: int = 0
+    expired: int = 0
+    renewed: int = 0
+    locks_lost: int = 0
+    peeks: int = 0
+    probes: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Logbook:
+    """Notes what one pump does: counts, the ledger, and whoever wants to know what became of each message."""
+
+    queue: str
+    primary: str
+    secondary: str
+    ledger: LedgerWriter | None = None
+    on_carried: OnCarried | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def _wants_ids(self) -> bool:
+        return self.ledger is not None or self.on_carried is not None
+
+    def look_at(self, deliveries: Sequence[Delivery]) -> None:
+        """Before the planner may drop their contents: note what the records will need."""
+        if self._wants_ids:
+            for one in deliveries:
+                one.message_id = _message_id(one.raw)
+                one.size = len(one.raw)
+
+    def received(self, deliveries: Sequence[Delivery], seconds: float) -> None:
+        """To be called when the planner has read where they want to go."""
+        self.counts.receives += 1
+        self.counts.received += len(deliveries)
+        if not deliveries:
+            self.counts.empty_receives += 1
+            self._record(Operation.RECEIVE, [None], outcome=Outcome.EMPTY, seconds=seconds)
+        elif self.ledger is not None:
+            by_destination: dict[str, list[Delivery]] = {}
+            for one in deliveries:
+                by_destination.setdefault(one.destination, []).append(one)
+            for destination, those in by_destination.items():
+                ids, sizes = [one.message_id for one in those], [one.size for one in those]
+                self._record(Operation.RECEIVE, ids, sizes, destination=destination, seconds=seconds)
+
+    def sent(self, destination: str, items: Sequence[Item], error: Exception | None, seconds: float) -> None:
+        self.counts.sends += 1
+        if error is not None:
+            self.counts.failed_sends += 1
+        else:
+            self.counts.restored += len(items)
+            self.counts.restored_bytes += sum(item.size for item in items)
+        if self.ledger is not None:
+            self.ledger.record_batch(
+                Operation.RESTORE,
+                self.primary,
+                destination,
+                [_message_id(item.raw) for item in items],
+                sizes=[item.size for item in items],
+                outcome=Outcome.OK if error is None else Outcome.FAILED,
+                latency_us=round(seconds * 1e6),
+                route=Route.SYPHON,
+                source=self.queue,
+                error=None if error is None else type(error).__name__,
+                role=Role.SYPHON,
+            )
+
+    def completed(self, deliveries: Sequence[Delivery], items: Sequence[Item], lost: Sequence[Delivery]) -> None:
+        self.counts.completed += len(deliveries) - len(lost)
+        self.counts.locks_lost += len(lost)
+        if not self._wants_ids:
+            return
+        gone = {one.sequence_number for one in lost}
+        at_us = time.time_ns() // 1000
+        carried = [
+            Carried(
+                self.queue,
+                item.sequence_number,
+                _message_id(item.raw),
+                item.destination,
+                "restored",
+                "",
+                item.size,
+                at_us,
+                all(one.sequence_number not in gone for one in item.deliveries),
+            )
+            for item in items
+        ]
+        if carried:
+            ids = [one.message_id for one in carried if one.settled]
+            self._record(Operation.COMPLETE, ids, destination=carried[0].destination)
+        if self.on_carried is not None and carried:
+            self.on_carried(carried)
+
+    def buried(self, letters: Sequence[DeadLetter], lost: Sequence[Delivery]) -> None:
+        gone = {one.sequence_number for one in lost}
+        self.counts.locks_lost += len(lost)
+        carried = []
+        for letter in letters:
+            delivery = letter.delivery
+            settled = delivery.sequence_number not in gone
+            if settled:
+                self.counts.dead_lettered += 1
+                self.counts.expired += letter.expired
+            operation = Operation.EXPIRE if letter.expired else Operation.DEAD_LETTER
+            if settled:
+                ids = [delivery.message_id]
+                self._record(operation, ids, destination=delivery.destination, cause=letter.reason)
+            carried.append(
+                Carried(
+                    self.queue,
+                    delivery.sequence_number,
+                    delivery.message_id,
+                    delivery.destination,
+                    "expired" if letter.expired else "dead-lettered",
+                    letter.reason,
+                    delivery.size,
+                    time.time_ns() // 1000,
+                    settled,
+                )
+            )
+        if self.on_carried is not None:
+            self.on_carried(carried)
+
+    def released(self, deliveries: Sequence[Delivery]) -> None:
+        self.counts.released += len(deliveries)
+
+    def _record(
+        self,
+        operation: Operation,
+        ids: Sequence[str | None],
+        sizes: Sequence[int] | None = None,
+        *,
+        destination: str = "",
+        outcome: Outcome = Outcome.OK,
+        seconds: float = 0.0,
+        cause: str | None = None,
+    ) -> None:
+        if self.ledger is not None:
+            self.ledger.record_batch(
+                operation,
+                self.secondary,
+                self.queue,
+                ids,
+                sizes=sizes,
+                outcome=outcome,
+                latency_us=round(seconds * 1e6),
+                route=Route.SYPHON,
+                destination=destination or None,
+                cause=cause,
+                role=Role.SYPHON,
+            )
+
+
+def _message_id(raw: bytes) -> str | None:
+    """The message's id as text; for a part, the part's own."""
+    try:
+        return read_facts(raw).message_key
+    except (AmqpDecodeError, EnvelopeError):
+        return None
+
+
+def destination_of(raw: bytes) -> str | None:
+    """Where a peeked message wants to go, if that can be read."""
+    try:
+        return envelope.read(raw).destination
+    except (EnvelopeError, AmqpDecodeError):
+        return None

@@ -1,0 +1,142 @@
+"""PURE. Joining messages that were carried in parts.
+
+Parts wait here, locked, until their siblings are there. The siblings of a part stand in the same backlog queue, close
+to it: the sender sent them one after the other and began again with a fresh id if one failed. So a part that stays
+alone longer than any sender tries has no siblings, and is given up: dead-lettered, like each of its kind that is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pairbus import envelope
+from pairbus.errors import PartError
+from pairbus.syphon.deliveries import Delivery, Item
+from pairbus.syphon.rules import REMEMBERED
+
+
+@dataclass(slots=True)
+class _Assembly:
+    destination: str
+    count: int
+    since: float
+    enqueued_ms: int | None
+    parts: dict[int, envelope.Part] = field(default_factory=dict)
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
+    copies: list[Delivery] = field(default_factory=list)
+
+    def everything(self) -> list[Delivery]:
+        return [*self.deliveries.values(), *self.copies]
+
+
+class PartsBin:
+    """The incomplete messages of one pump, oldest first."""
+
+    def __init__(self, patience: float, limit_bytes: int) -> None:
+        self._patience = patience
+        self._limit_bytes = limit_bytes
+        self._assemblies: dict[str, _Assembly] = {}
+        self._home: dict[str, None] = {}
+        self.size = 0
+
+    def knows(self, part: envelope.Part) -> bool:
+        """Whether this is another copy of a part whose message is home already."""
+        return part.of in self._home
+
+    def add(self, message: envelope.BacklogMessage, delivery: Delivery, now: float) -> Item | None:
+        """Take a part; the whole message if this was the last one missing. Raises `PartError` for a foreign count."""
+        part = message.part
+        assert part is not None
+        found = self._assemblies.get(part.of)
+        if found is None:
+            found = _Assembly(message.destination, part.count, now, message.enqueued_ms)
+            self._assemblies[part.of] = found
+        if found.count != part.count or found.destination != message.destination:
+            raise PartError(
+                f"Part {part.number} of {part.count} for {message.destination!r} does not belong to the message of "
+                f"{found.count} parts for {found.destination!r} that has the same id."
+            )
+        delivery.raw = b""  # the part's content is kept, not the message around it
+        if part.number in found.parts:
+            found.copies.append(delivery)
+            return None
+        found.parts[part.number] = part
+        found.deliveries[part.number] = delivery
+        self.size += len(part.content)
+        if len(found.parts) < found.count:
+            return None
+        self._remove(part.of)
+        deliveries = sorted(found.everything(), key=lambda one: one.sequence_number)
+        return Item(
+            found.destination,
+            delivery.sequence_number,
+            tuple(deliveries),
+            envelope.join(list(found.parts.values())),
+            enqueued_ms=found.enqueued_ms,
+            part_of=part.of,
+        )
+
+    def is_home(self, of: str) -> list[Delivery]:
+        """The joined message was taken by its destination: more copies of its parts are of no use to anyone."""
+        self._home[of] = None
+        if len(self._home) > REMEMBERED:
+            del self._home[next(iter(self._home))]
+        copies = self._assemblies.get(of)
+        if copies is None:
+            return []
+        self._remove(of)
+        return copies.everything()
+
+    def next_deadline(self) -> float | None:
+        """When the oldest incomplete message will be given up."""
+        return min((one.since + self._patience for one in self._assemblies.values()), default=None)
+
+    def give_up(self, now: float) -> list[tuple[list[Delivery], str]]:
+        """The parts of every message that stayed incomplete too long, and a description."""
+        given_up = []
+        for of, one in list(self._assemblies.items()):
+            if now >= one.since + self._patience:
+                missing = sorted(set(range(1, one.count + 1)) - set(one.parts))
+                given_up.append((one.everything(), _lonely(one, missing)))
+                self._remove(of)
+        return given_up
+
+    def overflow(self) -> list[Delivery]:
+        """Take out the messages that do not fit into the bin: the newest ones."""
+        dropped: list[Delivery] = []
+        for of in reversed(list(self._assemblies)):
+            if self.size <= self._limit_bytes or len(self._assemblies) == 1:
+                break
+            dropped.extend(self._assemblies[of].everything())
+            self._remove(of)
+        return dropped
+
+    def clear(self) -> list[Delivery]:
+        """Take everything out."""
+        taken = [delivery for one in self._assemblies.values() for delivery in one.everything()]
+        self._assemblies.clear()
+        self.size = 0
+        return taken
+
+    def drop(self, lost: set[int]) -> None:
+        """Forget the deliveries with these sequence numbers: their locks are gone."""
+        for of, one in list(self._assemblies.items()):
+            one.copies = [copy for copy in one.copies if copy.sequence_number not in lost]
+            for number, delivery in list(one.deliveries.items()):
+                if delivery.sequence_number in lost:
+                    self.size -= len(one.parts.pop(number).content)
+                    del one.deliveries[number]
+            if not one.parts and not one.copies:
+                del self._assemblies[of]
+
+    def _remove(self, of: str) -> None:
+        one = self._assemblies.pop(of)
+        self.size -= sum(len(part.content) for part in one.parts.values())
+
+
+def _lonely(one: _Assembly, missing: list[int]) -> str:
+    numbers = ", ".join(map(str, missing[:20]))
+    return (
+        f"Of the {one.count} parts of this message the numbers {numbers} are not in the backlog queue. "
+        "The sender began again if it was told of the failure; this part is kept here."
+    )

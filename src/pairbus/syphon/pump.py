@@ -1,0 +1,339 @@
+"""One backlog queue being carried home: the shell around the planner.
+
+The pump tells the planner what happened and does what the planner says. Everything that takes time runs as a task and
+reports back; the loop in `_carry` sleeps until something happened or falls due. No decision is made here, except how
+to come back when the backlog queue itself is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
+from pairbus.syphon.deliveries import Delivery
+from pairbus.syphon.outcomes import Logbook, destination_of
+from pairbus.syphon.pauses import Growth, Pause, RateLimit
+from pairbus.syphon.planner import Planner
+from pairbus.syphon.rules import PEEK_AT_MOST, PumpRules
+from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, Receiver, ReceiverLostError, Transport
+from pairbus.syphon.verdicts import SendError, Verdict
+
+log = logging.getLogger(__name__)
+
+BUSY_RECEIVE_SECONDS = 0.2
+"""How long a transport that cannot settle while it receives may wait when there is something to settle."""
+ONCE_RECEIVE_SECONDS = 0.5
+RENEW_CHECK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PumpOptions:
+    """What all pumps of a syphon have in common. Times are seconds."""
+
+    rules: PumpRules
+    retry_interval: float = 1.0
+    send_timeout: float = 60.0
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    draw: Callable[[], float] = random.random
+
+
+class Pump:
+    """Carries one backlog queue home until it is stopped, or, with `run(once=True)`, until the queue is empty.
+
+    `share`: stop taking messages when so many were carried (dead-lettered ones included).
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        transport: Transport,
+        options: PumpOptions,
+        logbook: Logbook,
+        rate: RateLimit | None = None,
+        share: int | None = None,
+    ) -> None:
+        self.queue = queue
+        self.logbook = logbook
+        self.missing = False
+        self.last_error: str | None = None
+        self.drained = False
+        self._transport = transport
+        self._options = options
+        rules = replace(options.rules, held_messages=min(options.rules.held_messages, transport.held_messages))
+        self.planner = Planner(rules, rate or RateLimit(None))
+        self._share = share
+        self._growth = Growth(options.retry_interval, max(options.retry_interval, 60.0))
+        self._pause: Pause | None = None
+        self._receiver: Receiver | None = None
+        self._failure: ReceiverLostError | None = None
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._receiving: asyncio.Task[None] | None = None
+        self._quiet = True
+        self._stopped = False
+        self._paused = False
+        self._once = False
+        self._renew_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Pump {self.queue} {self.state} in_hand={self.planner.in_hand} held={self.planner.held}>"
+
+    @property
+    def state(self) -> str:
+        if self._receiver is None:
+            return "missing" if self.missing else "connecting" if not self._stopped else "stopped"
+        if self._paused or self._stopped:
+            return "paused" if not self._stopped else "stopping"
+        if self.planner.primary_pause is not None:
+            return "waiting for the primary"
+        return "carrying" if self.planner.in_hand else "waiting"
+
+    # --- told from outside --------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Finish what is at hand and end."""
+        self._stopped = True
+        self.planner.stop()
+        self._wake.set()
+
+    def pause(self) -> None:
+        self._paused = True
+        self.planner.stop()
+        self._wake.set()
+
+    def resume(self) -> None:
+        self._paused = False
+        if not self._stopped:
+            self.planner.go_on()
+        self._wake.set()
+
+    async def run(self, *, once: bool = False) -> None:
+        """Until stopped; with `once`, or a share, until there is nothing more to do."""
+        self._once = once
+        try:
+            while not self._finished():
+                try:
+                    self._receiver = await self._transport.open_receiver(self.queue)
+                    self.missing, self._pause, self._failure = False, None, None
+                    await self._carry(self._receiver)
+                except ReceiverLostError as error:
+                    await self._lost(error)
+        finally:
+            await self._end()
+
+    def _finished(self) -> bool:
+        if self._stopped or self.drained:
+            return not self.planner.flowing or self._receiver is None
+        return False
+
+    async def _lost(self, error: ReceiverLostError) -> None:
+        """The backlog queue is out of reach: leave it alone for a growing pause."""
+        self.logbook.counts.failures += 1
+        self.last_error = str(error)
+        self.missing = error.missing
+        self._stop_receiving()
+        self.planner.lost_receiver()
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            await receiver.close()
+        if error.missing and self._once:
+            self.drained = True
+            return
+        if self._stopped:
+            return
+        log.warning("the backlog queue is lost", extra={"queue": self.queue, "cause": str(error)})
+        now = asyncio.get_running_loop().time()
+        self._pause = Pause.after(self._pause, self._growth, now, self._options.draw(), str(error))
+        while not self._stopped and (seconds := self._pause.until - asyncio.get_running_loop().time()) > 0:
+            await self._sleep(seconds)
+
+    async def _end(self) -> None:
+        self._stop_receiving()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            await receiver.close()
+
+    # --- the loop -----------------------------------------------------------------------------------------
+
+    async def _carry(self, receiver: Receiver) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            now = loop.time()
+            for action in self.planner.due(now, self._options.now_ms(), self._options.draw()):
+                self._start(action, receiver)
+            if now >= self._renew_at:
+                self._renew(receiver, now)
+            if (self._stopped or self.drained) and self.planner.idle and not self._tasks and self._quiet:
+                return
+            self._feed(receiver, now)
+            await self._sleep(self._until_next(now))
+
+    def _until_next(self, now: float) -> float | None:
+        times = [self.planner.next_deadline(now)]
+        if self.planner.holding:
+            times.append(self._renew_at)
+        due = [moment for moment in times if moment is not None]
+        return max(0.0, min(due) - now) if due else None
+
+    async def _sleep(self, seconds: float | None) -> None:
+        if seconds is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), seconds)
+        else:
+            await self._wake.wait()
+        self._wake.clear()
+
+    def _feed(self, receiver: Receiver, now: float) -> None:
+        """Receive if there is room, ask for silence if nothing must come in."""
+        if self.planner.silent(now) or self.drained:
+            if self._quiet:
+                return
+            if self._receiving is not None:
+                self._receiving.cancel()  # its end wakes us
+            else:
+                self._quiet = True
+                self._receiving = self._spawn(self._hush(receiver))
+            return
+        limit = self.planner.appetite(now)
+        if limit and self._receiving is None:
+            self._quiet = False
+            busy = not self._transport.overlapping and (self.planner.holding or len(self._tasks))
+            wait = ONCE_RECEIVE_SECONDS if self._once else LONG_RECEIVE_SECONDS
+            self._receiving = self._spawn(self._receive(receiver, limit, BUSY_RECEIVE_SECONDS if busy else wait))
+
+    def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            self._receiving = None
+
+    def _start(self, action: Action, receiver: Receiver) -> None:
+        match action:
+            case Send():
+                self._spawn(self._send(action))
+            case Complete():
+                self._spawn(self._complete(action, receiver))
+            case Release():
+                self._spawn(self._release(action, receiver))
+            case Bury():
+                self._spawn(self._bury(action, receiver))
+            case Peek():
+                self._spawn(self._peek(action, receiver))
+            case Probe():
+                self._spawn(self._probe())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task is self._receiving:
+            self._receiving = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not isinstance(error, ReceiverLostError):
+                log.error("a pump failed", extra={"queue": self.queue}, exc_info=error)
+                error = ReceiverLostError(f"{type(error).__name__}: {error}")
+            self._failure = self._failure or error
+        self._wake.set()
+
+    # --- what takes time ----------------------------------------------------------------------------------
+
+    async def _receive(self, receiver: Receiver, limit: int, wait: float) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        deliveries = await receiver.receive(limit, wait)
+        self._take(deliveries, loop.time() - began)
+        if not deliveries and self._once and wait != BUSY_RECEIVE_SECONDS and self.planner.idle:
+            # Others may hold what is left: the queue is empty only when peeking shows nothing.
+            self.logbook.counts.peeks += 1
+            self.drained = not await receiver.peek(0, 1)
+
+    async def _hush(self, receiver: Receiver) -> None:
+        deliveries = await receiver.quiet()
+        if deliveries:
+            self._take(deliveries, 0.0)
+
+    def _take(self, deliveries: Sequence[Delivery], seconds: float) -> None:
+        self.logbook.look_at(deliveries)
+        self.planner.arrived(deliveries, asyncio.get_running_loop().time())
+        self.logbook.received(deliveries, seconds)
+
+    async def _send(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        error: SendError | None = None
+        try:
+            async with asyncio.timeout(self._options.send_timeout):
+                await self._transport.send(send.destination, send.raws)
+        except TimeoutError:
+            text = f"no answer within {self._options.send_timeout:g} s"
+            error = SendError(Verdict.UNREACHABLE, "com.microsoft:timeout", text)
+        except SendError as refused:
+            error = refused
+        now = loop.time()
+        if error is not None:
+            self.last_error = f"{send.destination}: {error}"
+        self.logbook.sent(send.destination, send.items, error, now - began)
+        self.planner.sent(send, error, now, self._options.draw())
+        self._note_share()
+
+    async def _complete(self, action: Complete, receiver: Receiver) -> None:
+        lost = await receiver.complete(action.deliveries)
+        self.logbook.completed(action.deliveries, action.carried, lost)
+
+    async def _release(self, action: Release, receiver: Receiver) -> None:
+        self.logbook.released(action.deliveries)
+        await receiver.release(action.deliveries)
+
+    async def _bury(self, action: Bury, receiver: Receiver) -> None:
+        lost = await receiver.dead_letter(action.letters)
+        self.logbook.buried(action.letters, lost)
+        for letter in action.letters:
+            log.warning(
+                "dead-lettered",
+                extra={"queue": self.queue, "reason": letter.reason, "number": letter.delivery.sequence_number},
+            )
+        self._note_share()
+
+    async def _peek(self, action: Peek, receiver: Receiver) -> None:
+        self.logbook.counts.peeks += 1
+        found = await receiver.peek(action.gap[0], PEEK_AT_MOST)
+        self.planner.peeked(action.gap, [(number, destination_of(raw)) for number, raw in found])
+
+    async def _probe(self) -> None:
+        self.logbook.counts.probes += 1
+        answers = await self._transport.reachable()
+        self.planner.probed(answers, asyncio.get_running_loop().time(), self._options.draw())
+
+    def _renew(self, receiver: Receiver, now: float) -> None:
+        self._renew_at = now + RENEW_CHECK_SECONDS
+        deliveries = self.planner.to_renew(now)
+        if deliveries:
+            self.planner.renewed(deliveries, now + 10 * RENEW_CHECK_SECONDS)  # not again while this is under way
+            self._spawn(self._renewed(receiver, deliveries))
+
+    async def _renewed(self, receiver: Receiver, deliveries: list[Delivery]) -> None:
+        again_at, lost = await receiver.renew(deliveries)
+        self.logbook.counts.renewed += len(deliveries) - len(lost)
+        self.planner.renewed(deliveries, again_at)
+        if lost:
+            self.planner.lost_locks(lost)
+
+    def _note_share(self) -> None:
+        counts = self.logbook.counts
+        if self._share is not None and counts.restored + counts.dead_lettered >= self._share:
+            self.stop()

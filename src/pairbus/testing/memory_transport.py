@@ -1,0 +1,185 @@
+"""A backlog and a primary in memory: what a pump needs of two namespaces, and nothing else.
+
+Time is the running loop's, so that it can be virtual. Locks run out, destinations fail as they are told to, receivers
+can be cut. Everything that was asked for is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pairbus.syphon.deliveries import DeadLetter, Delivery
+from pairbus.syphon.transport import ReceiverLostError
+from pairbus.syphon.verdicts import SendError, Verdict
+
+
+@dataclass(slots=True)
+class _Stored:
+    number: int
+    raw: bytes
+    owner: object | None = None
+    locked_until: float = 0.0
+
+
+@dataclass
+class MemoryQueue:
+    """One backlog queue: messages in the order of their numbers, locks, and a dead-letter queue."""
+
+    lock_seconds: float = 60.0
+    messages: dict[int, _Stored] = field(default_factory=dict)
+    dead: list[tuple[int, str, str]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _last: int = 0
+
+    def put(self, *raws: bytes) -> list[int]:
+        numbers = []
+        for raw in raws:
+            self._last += 1
+            self.messages[self._last] = _Stored(self._last, raw)
+            numbers.append(self._last)
+        self.changed.set()
+        return numbers
+
+    def available(self, now: float) -> list[_Stored]:
+        return [one for one in self.messages.values() if one.owner is None or one.locked_until <= now]
+
+
+class MemoryTransport:
+    """Both namespaces. `behave` decides about each send: None takes it, a `SendError` refuses it."""
+
+    overlapping = True
+    held_messages = 10_000
+
+    def __init__(self, *, lock_seconds: float = 60.0, send_seconds: float = 0.01) -> None:
+        self.queues: dict[str, MemoryQueue] = {}
+        self.taken: dict[str, list[bytes]] = {}
+        self.calls: Counter[str] = Counter()
+        self.answers = True
+        self.behave: Callable[[str, Sequence[bytes]], SendError | float | None] = lambda destination, raws: None
+        self.send_seconds = send_seconds
+        self._lock_seconds = lock_seconds
+
+    def queue(self, name: str) -> MemoryQueue:
+        if name not in self.queues:
+            self.queues[name] = MemoryQueue(self._lock_seconds)
+        return self.queues[name]
+
+    async def open_receiver(self, queue: str) -> MemoryReceiver:
+        self.calls["open"] += 1
+        await asyncio.sleep(0)
+        return MemoryReceiver(self, self.queue(queue))
+
+    async def send(self, destination: str, raws: Sequence[bytes]) -> None:
+        self.calls["send"] += 1
+        answer = self.behave(destination, raws)
+        if isinstance(answer, float):
+            await asyncio.sleep(answer)
+            answer = None
+        elif self.send_seconds:
+            await asyncio.sleep(self.send_seconds)
+        if not self.answers:
+            raise SendError(Verdict.UNREACHABLE, "amqp:connection:forced", "connection refused")
+        if answer is not None:
+            raise answer
+        self.taken.setdefault(destination, []).extend(raws)
+
+    async def reachable(self) -> bool:
+        self.calls["probe"] += 1
+        await asyncio.sleep(0)
+        return self.answers
+
+    async def close(self) -> None:
+        return None
+
+
+class MemoryReceiver:
+    def __init__(self, transport: MemoryTransport, queue: MemoryQueue) -> None:
+        self._transport = transport
+        self._queue = queue
+        self.cut = False
+
+    async def receive(self, limit: int, wait: float) -> list[Delivery]:
+        self._transport.calls["receive"] += 1
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            self._check()
+            now = loop.time()
+            found = self._queue.available(now)[:limit]
+            if found or now >= deadline:
+                return [self._lock(one, now) for one in found]
+            self._queue.changed.clear()
+            ends = [one.locked_until for one in self._queue.messages.values()]
+            seconds = min([deadline, *ends]) - now
+            try:
+                await asyncio.wait_for(self._queue.changed.wait(), max(seconds, 0.0))
+            except TimeoutError:
+                continue
+
+    def _lock(self, stored: _Stored, now: float) -> Delivery:
+        lock = object()
+        stored.owner, stored.locked_until = lock, now + self._queue.lock_seconds
+        return Delivery(stored.number, stored.raw, lock, now + self._queue.lock_seconds / 2)
+
+    async def quiet(self) -> list[Delivery]:
+        return []
+
+    async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        return self._settle("complete", deliveries, lambda number: self._queue.messages.pop(number))
+
+    async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        def unlock(number: int) -> None:
+            self._queue.messages[number].owner = None
+
+        lost = self._settle("release", deliveries, unlock)
+        self._queue.changed.set()
+        return lost
+
+    async def dead_letter(self, letters: Sequence[DeadLetter]) -> list[Delivery]:
+        lost = []
+        for letter in letters:
+
+            def bury(number: int, letter: DeadLetter = letter) -> None:
+                del self._queue.messages[number]
+                self._queue.dead.append((number, letter.reason, letter.description))
+
+            lost += self._settle("dead-letter", [letter.delivery], bury)
+        return lost
+
+    def _settle(self, what: str, deliveries: Sequence[Delivery], act: Callable[[int], object]) -> list[Delivery]:
+        self._check()
+        now = asyncio.get_running_loop().time()
+        lost = []
+        for delivery in deliveries:
+            self._transport.calls[what] += 1
+            stored = self._queue.messages.get(delivery.sequence_number)
+            if stored is None or stored.owner is not delivery.handle or stored.locked_until <= now:
+                lost.append(delivery)
+            else:
+                act(delivery.sequence_number)
+        return lost
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> tuple[float, list[Delivery]]:
+        now = asyncio.get_running_loop().time()
+
+        def extend(number: int) -> None:
+            self._queue.messages[number].locked_until = now + self._queue.lock_seconds
+
+        lost = self._settle("renew", deliveries, extend)
+        return now + self._queue.lock_seconds / 2, lost
+
+    async def peek(self, from_number: int, count: int) -> list[tuple[int, bytes]]:
+        self._transport.calls["peek"] += 1
+        await asyncio.sleep(0)
+        self._check()
+        return [(number, one.raw) for number, one in self._queue.messages.items() if number >= from_number][:count]
+
+    async def close(self) -> None:
+        return None
+
+    def _check(self) -> None:
+        if self.cut:
+            raise ReceiverLostError("the receiver was cut")

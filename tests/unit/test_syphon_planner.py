@@ -1,0 +1,260 @@
+"""What a pump decides, without any IO: the planner and its parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from pairbus import envelope
+from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
+from pairbus.syphon.deliveries import Delivery
+from pairbus.syphon.pauses import Growth, Pause, RateLimit
+from pairbus.syphon.planner import Planner
+from pairbus.syphon.sequences import SequenceGuard
+from pairbus.syphon.verdicts import SendError, Verdict, judge
+
+NOW_MS = 1_700_000_000_000
+DOWN = SendError(Verdict.UNAVAILABLE, "amqp:internal-error")
+
+
+def raw(name: str, destination: str = "orders", body: bytes = b"x") -> bytes:
+    data = b"\x00\x53\x75\xb0" + len(body).to_bytes(4) + body
+    return envelope.to_backlog(envelope.with_message_id(data, name), destination)
+
+
+def delivery(number: int, destination: str = "orders", content: bytes | None = None) -> Delivery:
+    return Delivery(number, content if content is not None else raw(f"{number}", destination), object(), 1e9)
+
+
+def planner_at_the_head(first: int = 1) -> Planner:
+    """A planner that knows that nothing stands before the number `first`."""
+    planner = Planner()
+    planner._order.looked_at((0, first), first, [])
+    planner._order._next[0] = first
+    return planner
+
+
+def due(planner: Planner, now: float = 0.0) -> list[Action]:
+    return planner.due(now, NOW_MS, 0.5)
+
+
+def only_send(planner: Planner, now: float = 0.0) -> Send:
+    (action,) = [one for one in due(planner, now) if isinstance(one, Send)]
+    return action
+
+
+def test_nothing_is_sent_before_it_is_known_what_stands_in_front() -> None:
+    planner = Planner()
+    planner.arrived([delivery(5)], 0.0)
+    assert due(planner) == [Peek((0, 5))]
+    planner.peeked((0, 5), [(5, "orders")])
+    assert [item.sequence_number for item in only_send(planner).items] == [5]
+
+
+def test_messages_behind_a_foreign_one_of_their_destination_are_released_others_go() -> None:
+    planner = Planner()
+    planner.arrived([delivery(5), delivery(6, "invoices")], 0.0)
+    due(planner)
+    planner.peeked((0, 5), [(3, "orders"), (5, "orders"), (6, "invoices")])
+    actions = due(planner)
+    assert [one.destination for one in actions if isinstance(one, Send)] == ["invoices"]
+    (release,) = [one for one in actions if isinstance(one, Release)]
+    assert [one.sequence_number for one in release.deliveries] == [5]
+    planner = Planner()
+    planner.arrived([delivery(5)], 0.0)
+    due(planner)
+    planner.peeked((0, 5), [(3, "orders"), (5, "orders")])
+    due(planner)
+    assert planner.appetite(0.0) == 0, "the other syphon goes first"
+    assert planner.turn is not None
+    due(planner, planner.turn.until)
+    assert planner.appetite(planner.turn.until) == 1, "one sip shows whether it is our turn"
+
+
+def test_completed_only_after_the_primary_took_it() -> None:
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1)], 0.0)
+    send = only_send(planner)
+    assert not any(isinstance(one, Complete) for one in due(planner))
+    planner.sent(send, None, 0.0, 0.5)
+    (complete,) = due(planner)
+    assert isinstance(complete, Complete)
+    assert complete.carried == send.items
+
+
+def test_a_lane_has_one_send_under_way() -> None:
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1)], 0.0)
+    only_send(planner)
+    planner.arrived([delivery(2)], 0.0)
+    assert due(planner) == []
+
+
+def test_after_a_failure_only_one_message_is_tried_and_success_brings_the_others_back() -> None:
+    planner = planner_at_the_head()
+    planner.arrived([delivery(n) for n in range(1, 51)], 0.0)
+    send = only_send(planner)
+    assert len(send.items) == 50
+    planner.sent(send, DOWN, 0.0, 0.0)
+    assert due(planner, 0.9) == []
+    assert (planner.in_hand, planner.held) == (1, 49)
+    trial = only_send(planner, 1.0)
+    assert [item.sequence_number for item in trial.items] == [1]
+    planner.sent(trial, DOWN, 1.0, 0.0)
+    assert due(planner, 2.9) == [], "the pause has doubled"
+    trial = only_send(planner, 3.0)
+    planner.sent(trial, None, 3.0, 0.0)
+    actions = due(planner, 3.0)
+    (release,) = [one for one in actions if isinstance(one, Release)]
+    assert [one.sequence_number for one in release.deliveries] == list(range(2, 51))
+    assert (planner.in_hand, planner.held) == (0, 0)
+    planner.arrived([delivery(51)], 3.0)
+    assert not any(isinstance(one, Send) for one in due(planner, 3.0)), "2 to 50 come first"
+
+
+def test_a_message_that_came_home_is_completed_when_it_comes_again() -> None:
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1)], 0.0)
+    planner.sent(only_send(planner), None, 0.0, 0.5)
+    due(planner)
+    again = delivery(1)
+    planner.arrived([again], 5.0)
+    assert due(planner, 5.0) == [Complete((again,))]
+
+
+def test_a_message_that_was_only_joined_is_not_taken_for_home() -> None:
+    parts = envelope.split(raw("large", body=bytes(5000)), "orders", "id", 3000)
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1, content=parts[0]), delivery(2, content=parts[1])], 0.0)
+    planner.sent(only_send(planner), DOWN, 0.0, 0.0)
+    planner.stop()
+    (release,) = due(planner)
+    assert isinstance(release, Release)
+    planner.go_on()
+    planner.arrived([delivery(1, content=parts[0]), delivery(2, content=parts[1])], 10.0)
+    send = only_send(planner, 10.0)
+    assert len(send.items[0].deliveries) == 2
+    planner.sent(send, None, 10.0, 0.0)
+    late = delivery(3, content=parts[0])
+    planner.arrived([late], 10.0)
+    assert Complete((late,)) in due(planner, 10.0)
+
+
+def test_a_new_lock_for_what_we_have_replaces_the_old_one() -> None:
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1)], 0.0)
+    send = only_send(planner)
+    renewed = delivery(1)
+    planner.arrived([renewed], 1.0)
+    planner.sent(send, None, 1.0, 0.5)
+    (complete,) = due(planner)
+    assert isinstance(complete, Complete)
+    assert complete.deliveries[0].handle is renewed.handle
+
+
+def test_a_silent_primary_is_probed_and_everything_released() -> None:
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1), delivery(2, "invoices")], 0.0)
+    sends = [one for one in due(planner) if isinstance(one, Send)]
+    planner.sent(sends[0], SendError(Verdict.UNREACHABLE, "amqp:connection:forced"), 0.0, 0.0)
+    assert due(planner) == [Probe()]
+    assert planner.appetite(0.0) == 0
+    planner.probed(False, 0.0, 0.0)
+    (release,) = due(planner)
+    assert isinstance(release, Release)
+    planner.sent(sends[1], SendError(Verdict.UNREACHABLE, "amqp:connection:forced"), 0.1, 0.0)
+    (release,) = due(planner, 0.2)
+    assert isinstance(release, Release)
+    assert planner.silent(0.5)
+    assert due(planner, 1.0) == [Probe()]
+    planner.probed(True, 1.0, 0.0)
+    assert planner.appetite(1.0) == 100
+
+
+def test_messages_of_a_lost_lock_are_not_sent() -> None:
+    planner = planner_at_the_head()
+    first, second = delivery(1), delivery(2)
+    planner.arrived([first, second], 0.0)
+    planner.lost_locks([first])
+    actions = due(planner)
+    assert not any(isinstance(one, Send) for one in actions), "2 waits for 1, which comes again"
+    assert planner.in_hand == 0
+
+
+def test_a_lost_receiver_forgets_what_waits_and_a_send_under_way_still_counts() -> None:
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1), delivery(2, "invoices")], 0.0)
+    orders, invoices = (one for one in due(planner) if isinstance(one, Send))
+    planner.lost_receiver()
+    planner.sent(orders, None, 0.0, 0.5)
+    planner.sent(invoices, DOWN, 0.0, 0.5)
+    due(planner)
+    assert (planner.in_hand, planner.in_hand_bytes, planner.held, planner.holding) == (0, 0, 0, 0)
+    again = delivery(1)
+    planner.arrived([again], 1.0)
+    assert Complete((again,)) in due(planner, 1.0)
+
+
+def test_unreadable_messages_are_buried_with_a_reason_that_names_the_cause() -> None:
+    planner = planner_at_the_head()
+    alias = envelope._edited("application", b"", add=[("x-ms-path", "orders"), ("x-ms-timetolive", True)])
+    planner.arrived([delivery(1, content=alias), delivery(2, content=b"\x00\x53\x75\xa0\x00")], 0.0)
+    letters = [letter for one in due(planner) if isinstance(one, Bury) for letter in one.letters]
+    assert [letter.reason for letter in letters] == ["AliasUnreadable", "DestinationMissing"]
+    assert "'x-ms-timetolive' holds a bool" in letters[0].description
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.5, 1.0])
+def test_pauses_grow_to_their_longest_and_jitter_shortens(draw: float) -> None:
+    growth = Growth(first=1.0, longest=120.0, jitter=0.25)
+    pause: Pause | None = None
+    lengths = []
+    for _ in range(200):
+        pause = Pause.after(pause, growth, 100.0, draw, "down")
+        lengths.append(pause.until - 100.0)
+    assert lengths[0] == pytest.approx(1 - 0.25 * draw)
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == pytest.approx(120 * (1 - 0.25 * draw))
+
+
+def test_a_rate_gives_what_was_earned_and_says_when_more_comes() -> None:
+    rate = RateLimit(5.0)
+    assert rate.take(100, 0.0) == 5
+    assert rate.take(1, 0.0) == 0
+    assert rate.next_at(0.0) == pytest.approx(0.2)
+    assert rate.take(100, 0.4) == 2
+    rate.give_back(2)
+    assert rate.take(100, 0.4) == 2
+    with pytest.raises(ValueError, match="rate is 0"):
+        RateLimit(0)
+
+
+def test_the_guard_keeps_partitions_apart_and_doubts_only_what_is_open() -> None:
+    guard = SequenceGuard()
+    other = 7 << 48
+    guard.arrived(0, "a")
+    guard.arrived(other, "a")
+    guard.arrived(other + 5, "a")
+    assert guard.next_gap(1) is None
+    assert guard.next_gap(other + 5) == (other + 1, other + 5)
+    guard.looked_at((other + 1, other + 5), other + 5, [(other + 2, "b"), (other + 3, None)])
+    assert guard.lowest_open("b") == other + 2
+    assert guard.lowest_open("a") is None
+    guard.doubt()
+    assert guard.lowest_open("b") is None
+    assert guard.next_gap(other + 9) == (other + 2, other + 3)
+
+
+@pytest.mark.parametrize(
+    ("condition", "verdict"),
+    [
+        ("amqp:not-found", Verdict.MISSING),
+        ("amqp:link:message-size-exceeded", Verdict.REFUSED),
+        ("com.microsoft:server-busy", Verdict.UNAVAILABLE),
+        ("amqp:resource-limit-exceeded", Verdict.UNAVAILABLE),
+        ("amqp:unauthorized-access", Verdict.UNAVAILABLE),
+        ("amqp:connection:forced", Verdict.UNREACHABLE),
+        ("something:new", Verdict.UNAVAILABLE),
+    ],
+)
+def test_only_what_the_service_refused_for_good_is_given_up(condition: str, verdict: Verdict) -> None:
+    assert judge(condition) is verdict

@@ -1,0 +1,333 @@
+"""A pump against two namespaces in memory, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from pairbus import envelope
+from pairbus.amqp.sections import read_facts
+from pairbus.syphon.outcomes import Carried, Logbook
+from pairbus.syphon.pauses import RateLimit
+from pairbus.syphon.pump import Pump, PumpOptions
+from pairbus.syphon.rules import PumpRules
+from pairbus.syphon.verdicts import SendError, Verdict
+from pairbus.testing.memory_transport import MemoryTransport
+from pairbus.testing.virtual_time import run_in_virtual_time
+
+QUEUE = "contoso/x-servicebus-transfer/0"
+UNAVAILABLE = SendError(Verdict.UNAVAILABLE, "com.microsoft:entity-disabled", "switched off")
+START_MS = 1_700_000_000_000
+
+
+def message(name: str, body: bytes = b"body") -> bytes:
+    return envelope.with_message_id(b"\x00\x53\x75" + b"\xb0" + len(body).to_bytes(4) + body, name)
+
+
+def backlog(name: str, destination: str = "orders", body: bytes = b"body") -> bytes:
+    return envelope.to_backlog(message(name, body), destination)
+
+
+def names(transport: MemoryTransport, destination: str = "orders") -> list[str | None]:
+    return [read_facts(raw).message_key for raw in transport.taken.get(destination, [])]
+
+
+def pump_for(
+    transport: MemoryTransport,
+    *,
+    rules: PumpRules | None = None,
+    carried: list[Carried] | None = None,
+    share: int | None = None,
+    rate: RateLimit | None = None,
+) -> Pump:
+    logbook = Logbook(QUEUE, "contoso", "standby", on_carried=carried.extend if carried is not None else None)
+    options = PumpOptions(
+        rules or PumpRules(),
+        now_ms=lambda: START_MS + round(asyncio.get_running_loop().time() * 1000),
+        draw=lambda: 0.5,
+    )
+    return Pump(QUEUE, transport, options, logbook, rate, share)
+
+
+async def stopped(pump: Pump, running: asyncio.Task[None]) -> None:
+    pump.stop()
+    await running
+
+
+def test_everything_comes_home_in_order_and_the_queue_is_empty() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.queue(QUEUE).put(*(backlog(f"{n}", f"q{n % 3}") for n in range(1000)))
+        carried: list[Carried] = []
+        pump = pump_for(transport, carried=carried)
+        await pump.run(once=True)
+        for kind in range(3):
+            assert names(transport, f"q{kind}") == [f"{n}" for n in range(kind, 1000, 3)]
+        assert not transport.queue(QUEUE).messages
+        assert [one.fate for one in carried] == ["restored"] * 1000
+        assert all(one.settled for one in carried)
+        assert pump.logbook.counts.completed == 1000
+        assert transport.calls["send"] <= 3 * 11, "messages of one destination travel in batches"
+
+    run_in_virtual_time(main())
+
+
+def test_an_idle_pump_costs_four_receives_an_hour_and_takes_a_new_message_at_once() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(send_seconds=0.0)
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(24 * 3600 - 1)
+        assert transport.calls["receive"] == 24 * 4
+        assert pump.logbook.counts.empty_receives == 24 * 4 - 1
+        assert set(transport.calls) == {"receive", "open"}
+        before = asyncio.get_running_loop().time()
+        transport.queue(QUEUE).put(backlog("late"))
+        while not transport.taken:
+            await asyncio.sleep(0)
+        assert asyncio.get_running_loop().time() == before
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
+def test_a_dead_destination_stops_only_its_own_messages() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        dead = True
+        transport.behave = lambda destination, raws: UNAVAILABLE if dead and destination == "dead" else None
+        queue = transport.queue(QUEUE)
+        queue.put(*(backlog(f"d{n}", "dead") for n in range(3000)))
+        queue.put(*(backlog(f"a{n}", "alive") for n in range(500)))
+        queue.put(*(backlog(f"d{n}", "dead") for n in range(3000, 3500)))
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(600)
+        assert names(transport, "alive") == [f"a{n}" for n in range(500)]
+        assert "dead" not in transport.taken
+        assert len(queue.messages) == 3500
+        assert pump.planner.in_hand <= 100, "what cannot go is not kept whole"
+        tries = transport.calls["send"]
+        await asyncio.sleep(3600)
+        assert transport.calls["send"] - tries <= 45, "the pause has grown to two minutes"
+        dead = False
+        await asyncio.sleep(130)
+        assert names(transport, "dead") == [f"d{n}" for n in range(3500)]
+        assert not queue.messages
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
+def test_a_dead_primary_costs_no_receives_and_everything_is_released() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.answers = False
+        queue = transport.queue(QUEUE)
+        queue.put(*(backlog(f"{n}", f"q{n % 5}") for n in range(2000)))
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(60)
+        assert all(one.owner is None for one in queue.messages.values())
+        before = transport.calls.copy()
+        await asyncio.sleep(3600)
+        transport.calls.subtract(before)
+        assert {kind: count for kind, count in transport.calls.items() if count} == {"probe": pytest.approx(68, abs=8)}
+        transport.answers = True
+        await asyncio.sleep(70)
+        for kind in range(5):
+            assert names(transport, f"q{kind}") == [f"{n}" for n in range(kind, 2000, 5)]
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (message("no path"), "DestinationMissing"),
+        (envelope.with_message_id(b"\x00\x53\x70\x45garbage", "x") if False else b"\x00\x53\x99", "MessageUnreadable"),
+    ],
+)
+def test_what_nobody_can_read_is_dead_lettered(raw: bytes, reason: str) -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.queue(QUEUE).put(raw, backlog("fine"))
+        await pump_for(transport).run(once=True)
+        assert [(number, why) for number, why, _ in transport.queue(QUEUE).dead] == [(1, reason)]
+        assert names(transport) == ["fine"]
+
+    run_in_virtual_time(main())
+
+
+def test_a_missing_destination_dead_letters_all_that_is_for_it() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        missing = SendError(Verdict.MISSING, "amqp:not-found")
+        transport.behave = lambda destination, raws: missing if destination == "gone" else None
+        transport.queue(QUEUE).put(*(backlog(f"{n}", "gone" if n % 2 else "orders") for n in range(1000)))
+        await pump_for(transport).run(once=True)
+        dead = transport.queue(QUEUE).dead
+        assert {reason for _, reason, _ in dead} == {"DestinationNotFound"}
+        assert all("'gone'" in text for _, _, text in dead)
+        assert len(dead) == 500
+        assert len(names(transport)) == 500
+
+    run_in_virtual_time(main())
+
+
+def test_the_refused_message_is_found_in_its_batch_and_the_others_keep_their_order() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        refused = SendError(Verdict.REFUSED, "amqp:not-allowed", "the session id is missing")
+
+        def behave(destination: str, raws: Sequence[bytes]) -> SendError | None:
+            return refused if any(read_facts(raw).message_key in ("17", "18", "250") for raw in raws) else None
+
+        transport.behave = behave
+        transport.queue(QUEUE).put(*(backlog(f"{n}") for n in range(300)))
+        await pump_for(transport).run(once=True)
+        assert names(transport) == [f"{n}" for n in range(300) if n not in (17, 18, 250)]
+        assert [number for number, _, _ in transport.queue(QUEUE).dead] == [18, 19, 251]
+        assert "session id is missing" in transport.queue(QUEUE).dead[0][2]
+
+    run_in_virtual_time(main())
+
+
+def test_locks_are_renewed_as_long_as_a_send_takes() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(lock_seconds=5.0)
+        transport.behave = lambda destination, raws: 50.0
+        transport.queue(QUEUE).put(*(backlog(f"{n}") for n in range(10)))
+        pump = pump_for(transport)
+        await pump.run(once=True)
+        assert names(transport) == [f"{n}" for n in range(10)]
+        assert pump.logbook.counts.locks_lost == 0
+        assert pump.logbook.counts.renewed >= 10 * 15
+
+    run_in_virtual_time(main())
+
+
+def test_a_hanging_destination_does_not_hold_up_the_others() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.behave = lambda destination, raws: 1000.0 if destination == "hangs" else None
+        queue = transport.queue(QUEUE)
+        queue.put(*(backlog(f"h{n}", "hangs") for n in range(1000)), *(backlog(f"{n}") for n in range(1000)))
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(30)
+        assert names(transport) == [f"{n}" for n in range(1000)]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run_in_virtual_time(main())
+
+
+def test_two_pumps_on_one_queue_keep_the_order_and_deliver_nothing_twice() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        queue = transport.queue(QUEUE)
+        queue.put(*(backlog(f"{n}", f"q{n % 4}") for n in range(2000)))
+        pumps = [pump_for(transport) for _ in range(2)]
+        await asyncio.gather(*(pump.run(once=True) for pump in pumps))
+        for kind in range(4):
+            assert names(transport, f"q{kind}") == [f"{n}" for n in range(kind, 2000, 4)]
+        assert not queue.messages
+
+    run_in_virtual_time(main())
+
+
+def test_parts_are_joined_whatever_stands_between_them_and_a_lonely_part_is_kept() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        whole = backlog("large", body=bytes(range(256)) * 40)
+        parts = envelope.split(whole, "orders", "one", 4000)
+        lonely = envelope.split(backlog("lost", body=bytes(9000)), "orders", "two", 4000)
+        assert len(parts) == 3
+        transport.queue(QUEUE).put(
+            backlog("a"), parts[0], backlog("b"), lonely[0], parts[2], lonely[2], parts[1], parts[1], backlog("c")
+        )
+        await pump_for(transport).run(once=True)
+        assert sorted(names(transport), key=str) == ["a", "b", "c", "large"]
+        (joined,) = [raw for raw in transport.taken["orders"] if read_facts(raw).message_key == "large"]
+        assert joined == message("large", bytes(range(256)) * 40)
+        dead = transport.queue(QUEUE).dead
+        assert [(number, reason) for number, reason, _ in dead] == [(4, "PartMissing"), (6, "PartMissing")]
+        assert "numbers 2 are not in the backlog" in dead[0][2]
+        assert not transport.queue(QUEUE).messages
+
+    run_in_virtual_time(main())
+
+
+def test_a_rate_is_kept() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(send_seconds=0.0)
+        transport.queue(QUEUE).put(*(backlog(f"{n}", f"q{n % 3}") for n in range(500)))
+        began = asyncio.get_running_loop().time()
+        await pump_for(transport, rate=RateLimit(10)).run(once=True)
+        assert asyncio.get_running_loop().time() - began >= (500 - 10) / 10
+        assert sum(map(len, transport.taken.values())) == 500
+
+    run_in_virtual_time(main())
+
+
+def test_a_share_ends_the_pump_and_nothing_stays_locked() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        queue = transport.queue(QUEUE)
+        queue.put(*(backlog(f"{n}") for n in range(5000)))
+        pump = pump_for(transport, share=1000)
+        await pump.run()
+        assert 1000 <= len(names(transport)) <= 1500
+        assert len(queue.messages) == 5000 - len(names(transport))
+        assert all(one.owner is None for one in queue.messages.values())
+
+    run_in_virtual_time(main())
+
+
+def test_pausing_finishes_what_is_at_hand_and_takes_nothing_more() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        queue = transport.queue(QUEUE)
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        queue.put(*(backlog(f"{n}") for n in range(1000)))
+        await asyncio.sleep(0.02)
+        pump.pause()
+        await asyncio.sleep(10)
+        assert pump.state == "paused"
+        home = len(names(transport))
+        assert 0 < home < 1000
+        assert all(one.owner is None for one in queue.messages.values())
+        await asyncio.sleep(1000)
+        assert len(names(transport)) == home
+        pump.resume()
+        await asyncio.sleep(10)
+        assert names(transport) == [f"{n}" for n in range(1000)]
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
+def test_deduct_gives_the_time_left_and_dead_letters_what_is_over() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        stored = {"x-opt-enqueued-time": START_MS - 10_000}
+        from pairbus.amqp.sections import for_delivery
+        from pairbus.amqp.types import Timestamp
+
+        def aged(name: str, ttl_ms: int) -> bytes:
+            timed = b"\x00\x53\x70\xc0\x08\x03\x40\x40\x70" + ttl_ms.to_bytes(4) + message(name)
+            annotations = {key: Timestamp(value) for key, value in stored.items()}
+            return for_delivery(envelope.to_backlog(timed, "orders"), delivery_count=0, annotations=annotations)
+
+        transport.queue(QUEUE).put(aged("over", 9_000), aged("left", 30_000))
+        await pump_for(transport, rules=PumpRules(policy="deduct")).run(once=True)
+        assert names(transport) == ["left"]
+        assert read_facts(transport.taken["orders"][0]).ttl_ms == pytest.approx(20_000, abs=100)
+        assert [reason for _, reason, _ in transport.queue(QUEUE).dead] == ["TTLExpiredException"]
+
+    run_in_virtual_time(main())
