@@ -52,15 +52,18 @@ class Element:
                 return _path(text) or None
 
     def write(self, value: Any, authority: str) -> str:
+        """The element's text, escaped."""
         match self.kind:
             case "duration":
                 return format_duration(value)
             case "boolean":
                 return "true" if value else "false"
-            case "path":
-                return f"sb://{authority}/{value}"
-            case _:
+            case "integer":
                 return str(value)
+            case "path":
+                return escape(f"sb://{authority}/{value}")
+            case "word" | "text":
+                return escape(value)
 
     def _duration(self, text: str) -> int:
         try:

@@ -188,7 +188,7 @@ def _settings(
             continue
         if element.name == "MaxMessageSizeInKilobytes" and page.api_version < MESSAGE_SIZE_SINCE:
             continue
-        written.append(f"<{element.name}>{escape(element.write(value, page.authority))}</{element.name}>")
+        written.append(f"<{element.name}>{element.write(value, page.authority)}</{element.name}>")
     return "".join(written)
 
 
