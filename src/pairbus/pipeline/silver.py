@@ -69,9 +69,14 @@ def quarantine(lines: DataFrame) -> DataFrame:
     )
 
 
+def broken() -> Column:
+    """Whether a line is no record."""
+    return _reason().isNotNull()
+
+
 def silver(lines: DataFrame) -> DataFrame:
     """Clean records, with the columns of `pairbus.pipeline.schemas.SILVER`."""
-    clean = lines.where(_reason().isNull())
+    clean = lines.where(~broken())
     namespace, entity = f.lower(f.coalesce("namespace", f.lit(""))), f.lower(f.coalesce("entity", f.lit("")))
     destination, source = f.lower("destination"), f.lower("source")
     on_backlog = f.contains(entity, f.lit(BACKLOG_SEGMENT))

@@ -45,6 +45,8 @@ class Manifest:
     quarantine: tuple[int, ...] = ()
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each gold table, the batch that made each day of it."""
+    open_days: tuple[str, ...] = ()
+    """Days of `messages` on which some message still waits."""
     format: int = FORMAT
 
     def with_table(self, name: str, replaced: Iterable[str], written: Iterable[str], batch: int) -> Manifest:
@@ -132,7 +134,8 @@ class TableStore:
     def write(self, frame: DataFrame, table: str, batch: int, *partitions: str) -> list[str]:
         """Write a batch of a table; returns the days it holds. What an earlier try left is replaced."""
         place = self.folder / table / f"batch={batch:06d}"
-        frame.write.mode("overwrite").partitionBy(*partitions).parquet(str(place))
+        writer = frame.write.mode("overwrite")
+        (writer.partitionBy(*partitions) if partitions else writer).parquet(str(place))
         return sorted(path.name.removeprefix("day=") for path in place.glob("day=*"))
 
     def read_silver(

@@ -1,0 +1,207 @@
+"""Builds the tables: reads only new ledger files, recomputes only the days they touch.
+
+The steps, for a build that found new files:
+
+1. New files to silver and quarantine, as a batch of their own.
+2. Tables that a day's silver decides (`operations_daily`, `transitions`): the days the batch touches, anew.
+3. `messages`, which may span days: the batch's evidence is added to the messages it concerns, found among the
+   days that are recent (`lookback_days`) or still have waiting messages; then the days that changed, anew.
+4. Tables made from those (`audit`, `waiting`, `availability`), for the days that changed; the small ones
+   (`episodes`, `bills`, `pairing_cost`) as a whole.
+5. Publication, in one step. A build that dies before it has changed nothing.
+
+So one build of many files gives the same tables as many builds of a few, in any order, as long as a message's
+records are not read more than `lookback_days` apart after it was settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+
+from pairbus.ledger.files import closed_files, publish_orphans
+from pairbus.pipeline import gold, schemas
+from pairbus.pipeline.audit import HASH, KEY, evidence, judge, through_backlog, weigh
+from pairbus.pipeline.gold import Pricing
+from pairbus.pipeline.silver import broken, quarantine, read_lines, silver
+from pairbus.pipeline.store import Manifest, TablesError, TableStore
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What one build did."""
+
+    new_files: int
+    records: int
+    quarantined: int
+    days: tuple[str, ...]
+    """Days that some table was recomputed for."""
+
+
+def build(
+    spark: SparkSession,
+    ledger_folder: Path | str,
+    tables_folder: Path | str,
+    *,
+    pricing: Pricing | None = None,
+    lookback_days: int = 7,
+) -> BuildResult:
+    """Bring the tables up to the published ledger files. Running it again changes nothing."""
+    ledger = Path(ledger_folder)
+    if not ledger.is_dir():
+        raise ValueError(f"The ledger folder {ledger} does not exist; give the folder that clients record in.")
+    store = TableStore(tables_folder)
+    with store.locked():
+        before = store.manifest()
+        store.sweep(before)
+        publish_orphans(ledger)
+        files = _new_files(ledger, before)
+        if not files:
+            return BuildResult(0, 0, 0, ())
+        builder = _Build(spark, store, before, pricing or Pricing(), lookback_days)
+        result = builder.run(files)
+        store.publish(builder.manifest)
+    return result
+
+
+def _new_files(ledger: Path, manifest: Manifest) -> list[Path]:
+    files = []
+    for path in closed_files(ledger):
+        known = manifest.files.get(path.name)
+        if known is None:
+            files.append(path)
+        elif known != path.stat().st_size:
+            raise TablesError(
+                f"The ledger file {path.name} has changed after it was read ({known} bytes then, "
+                f"{path.stat().st_size} now): restore it, or build the tables anew in an empty folder."
+            )
+    return files
+
+
+class _Build:
+    """One build: the manifest grows with each step, and counts only once it is published."""
+
+    def __init__(
+        self, spark: SparkSession, store: TableStore, before: Manifest, pricing: Pricing, lookback_days: int
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._before = before
+        self._pricing = pricing
+        self._lookback = timedelta(days=lookback_days)
+        self._batch = before.batch + 1
+        self.manifest = replace(before, batch=self._batch)
+
+    def run(self, files: Sequence[Path]) -> BuildResult:
+        days, records, quarantined = self._ingest(files)
+        touched: set[str] = set(days)
+        if days:
+            self._recompute_days(days)
+            changed = self._add_to_messages(days)
+            touched |= changed
+            self._judge_days(changed)
+            self._recompute_availability(touched)
+            self._recompute_whole()
+        return BuildResult(len(files), records, quarantined, tuple(sorted(touched)))
+
+    def _ingest(self, files: Sequence[Path]) -> tuple[list[str], int, int]:
+        lines = read_lines(self._spark, files)
+        counts = Observation("ingest")
+        counted = lines.observe(counts, f.count("*").alias("lines"), f.count_if(broken()).alias("broken"))
+        days = self._store.write(silver(counted), "silver", self._batch, "day", "namespace")
+        total, bad = int(counts.get["lines"]), int(counts.get["broken"])
+        if bad:
+            self._store.write(quarantine(lines), "quarantine", self._batch)
+        known = self.manifest
+        self.manifest = replace(
+            known,
+            files={**known.files, **{path.name: path.stat().st_size for path in files}},
+            silver={**known.silver, **{day: (*known.silver.get(day, ()), self._batch) for day in days}},
+            quarantine=(*known.quarantine, self._batch) if bad else known.quarantine,
+        )
+        return days, total - bad, bad
+
+    def _recompute_days(self, days: Collection[str]) -> None:
+        records = self._store.read_silver(self._spark, schemas.SILVER.schema, self.manifest, days)
+        self._replace("operations_daily", gold.operations_daily(records), days)
+        self._replace("transitions", gold.transitions(records), days)
+
+    def _add_to_messages(self, days: Sequence[str]) -> set[str]:
+        """Add the batch's evidence; returns the days whose messages changed."""
+        earliest = (date.fromisoformat(min(days)) - self._lookback).isoformat()
+        within = [d for d in self._before.days("messages") if d >= earliest or d in self._before.open_days]
+        old = self._read("messages", schemas.MESSAGES, within)
+        told = evidence(self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days))
+        earlier_days = [d for d in self._before.silver if d >= earliest]
+        earlier = evidence(self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, earlier_days))
+        added = concerning(told, old, earlier if earlier_days else None).persist()
+        try:
+            touched_rows = old.join(added, list(HASH), "left_semi").select("day").union(added.select("day"))
+            changed = {row["day"].isoformat() for row in touched_rows.distinct().collect()}
+            if changed:
+                kept = self._read("messages", schemas.MESSAGES, [d for d in within if d in changed])
+                self._replace("messages", weigh(kept.unionByName(added)), changed)
+        finally:
+            added.unpersist()
+        return changed
+
+    def _judge_days(self, days: Collection[str]) -> None:
+        if not days:
+            return
+        messages = self._read("messages", schemas.MESSAGES, days)
+        self._replace("audit", through_backlog(judge(messages)), days)
+        audit = self._read("audit", schemas.AUDIT, days)
+        self._replace("waiting", gold.waiting(audit), days)
+        self._replace("episode_messages", gold.episode_messages(audit), days)
+        still_open = {row["day"].isoformat() for row in audit.where("waiting > 0").select("day").distinct().collect()}
+        open_days = (set(self.manifest.open_days) - set(days)) | still_open
+        self.manifest = replace(self.manifest, open_days=tuple(sorted(open_days)))
+
+    def _recompute_availability(self, days: Collection[str]) -> None:
+        operations = self._read("operations_daily", schemas.OPERATIONS_DAILY, days)
+        messages = self._read("messages", schemas.MESSAGES, days)
+        self._replace("availability", gold.availability(operations, messages), days)
+
+    def _recompute_whole(self) -> None:
+        transitions = self._read("transitions", schemas.TRANSITIONS)
+        carried = self._read("episode_messages", schemas.EPISODE_MESSAGES)
+        operations = self._read("operations_daily", schemas.OPERATIONS_DAILY)
+        for name, frame in (
+            ("episodes", gold.episodes(transitions, carried)),
+            ("bills", gold.bills(operations, self._pricing)),
+            ("pairing_cost", gold.pairing_cost(operations, self._pricing)),
+        ):
+            self._replace(name, frame, self.manifest.days(name))
+
+    def _read(self, name: str, table: schemas.Table, days: Collection[str] | None = None) -> DataFrame:
+        return self._store.read_table(self._spark, table.schema, name, self.manifest, days)
+
+    def _replace(self, name: str, frame: DataFrame, days: Collection[str]) -> None:
+        written = self._store.write(frame, name, self._batch, "day")
+        self.manifest = self.manifest.with_table(name, days, written, self._batch)
+
+
+def concerning(told: DataFrame, old: DataFrame, earlier: DataFrame | None) -> DataFrame:
+    """What new evidence adds to `messages`, weighed.
+
+    A message is of interest from its first record that is not plain; then its plain records count too, those
+    of this batch and those that were read before (`earlier`).
+    """
+    keys = list(HASH)
+    special = told.where(~f.col("plain")).drop("plain")
+    concerned = special.select(*keys).distinct()
+    of_interest = concerned.union(old.select(*keys)).distinct()
+    # The names come with the special records; without them the many plain ones travel light.
+    unnamed = {name: f.lit(None).cast("string") for name in KEY}
+    plain = told.where("plain").drop("plain").withColumns(unnamed)
+    found = special.unionByName(plain.join(of_interest, keys, "left_semi"))
+    if earlier is not None:
+        first_seen = concerned.join(old.select(*keys), keys, "left_anti")
+        before = earlier.where("plain").drop("plain").withColumns(unnamed)
+        found = found.unionByName(before.join(first_seen, keys, "left_semi"))
+    return weigh(found)

@@ -1,0 +1,261 @@
+"""Silver records to answers.
+
+Pure functions of frames; each gives the columns that `schemas` has for its table.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from pairbus.costs import Plan, Tariff, Usage, added_amount, bill, shipped_tariffs, tariff_for
+from pairbus.ledger.records import LEDGER_OPERATIONS, Operation, Outcome, Role, Route
+from pairbus.pipeline.schemas import (
+    AVAILABILITY,
+    BILLS,
+    EPISODE_MESSAGES,
+    EPISODES,
+    OPERATIONS_DAILY,
+    PAIRING_COST,
+    TRANSITIONS,
+    WAITING,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """Which tariff and plans the bills are made with."""
+
+    tariffs: tuple[Tariff, ...] = field(default_factory=shipped_tariffs)
+    tariff: str = "azure-usd"
+    plan: str = "standard"
+    plans: Mapping[str, str] = field(default_factory=dict)
+    """Plans of single namespaces, where they differ from `plan`."""
+    messaging_units: int = 1
+
+    def of(self, namespace: str, month: date) -> tuple[Tariff, Plan]:
+        tariff = tariff_for(self.tariffs, self.tariff, month)
+        return tariff, tariff.plan(self.plans.get(namespace, self.plan))
+
+
+def operations_daily(silver: DataFrame) -> DataFrame:
+    """Operations and billed units, by everything they can be told apart by."""
+    words = [operation.value for operation in LEDGER_OPERATIONS | {Operation.TRANSITION}]
+    kinds = ("day", "namespace", "entity", "primary", "target", "role", "operation", "route", "outcome", "cause")
+    done = silver.where(~f.col("operation").isin(words)).withColumn("cause", _pairing_cause())
+    grouped = done.groupBy(*kinds).agg(
+        f.count("*").alias("operations"),
+        f.sum("billed").alias("billed"),
+        f.sum("bytes").alias("bytes"),
+        f.sum("latency_us").alias("latency_us_sum"),
+        f.max("latency_us").alias("latency_us_max"),
+    )
+    # A namespace that keeps its own ledger has counted everyone: then the others' records would count twice.
+    own = f.col("role") == Role.NAMESPACE.value
+    counted_itself = f.max(own).over(Window.partitionBy("day", "namespace"))
+    return grouped.withColumn("in_bill", own | ~counted_itself).select(*OPERATIONS_DAILY.names)
+
+
+def _pairing_cause() -> Column:
+    operation, outcome, on_backlog = f.col("operation"), f.col("outcome"), f.col("on_backlog")
+    received = (operation == Operation.RECEIVE.value) & on_backlog
+    return (
+        f.when(operation == Operation.PING.value, "pings")
+        .when(received & (outcome == Outcome.EMPTY.value), "idle receives")
+        .when(received, "diverted messages")
+        .when(operation.isin(Operation.DIVERT.value, Operation.RESTORE.value), "diverted messages")
+        .when(operation == Operation.CREATE.value, "creation")
+    )
+
+
+def transitions(silver: DataFrame) -> DataFrame:
+    changes = silver.where(f.col("operation") == Operation.TRANSITION.value)
+    return changes.withColumn("episode", f.coalesce("episode", f.lit("unknown"))).select(*TRANSITIONS.names)
+
+
+def episode_messages(audit: DataFrame) -> DataFrame:
+    return (
+        audit.where(f.col("episode").isNotNull())
+        .groupBy("episode", "day")
+        .agg(
+            f.count("*").alias("diverted"),
+            f.count("home_at").alias("home"),
+            f.count(f.when(f.col("waiting") > 0, 1)).alias("waiting"),
+            f.min("diverted_at").alias("first_diverted_at"),
+            f.max("home_at").alias("last_home_at"),
+        )
+        .select(*EPISODE_MESSAGES.names)
+    )
+
+
+def episodes(transitions: DataFrame, episode_messages: DataFrame) -> DataFrame:
+    """Each failover from its first transition to its last, with what was diverted in it."""
+    order = f.struct("at", "n")
+    to = f.col("state_to")
+    found = transitions.groupBy("primary", "target", "process", "episode").agg(
+        f.min(f.when(to == "suspect", f.col("at"))).alias("suspect_at"),
+        f.min(f.when(to == "failed over", f.col("at"))).alias("failed_over_at"),
+        f.min_by("cause", order).alias("cause"),
+        f.max_by(f.struct("state_to", "at", "cause"), order).alias("last"),
+        f.to_date(f.min("at")).alias("day"),
+    )
+    over = f.col("last.state_to") == "healthy"
+    carried = episode_messages.groupBy("episode").agg(
+        f.sum("diverted").alias("diverted"),
+        f.sum("home").alias("home"),
+        f.sum("waiting").alias("waiting"),
+        f.min("first_diverted_at").alias("first_diverted_at"),
+        f.max("last_home_at").alias("last_home_at"),
+    )
+    whole = (
+        found.withColumn("healthy_at", f.when(over, f.col("last.at")))
+        .withColumn("ended_by", f.when(over, f.col("last.cause")))
+        .join(carried, "episode", "left")
+        .fillna(0, ["diverted", "home", "waiting"])
+    )
+    drained = (f.col("waiting") == 0) & (f.col("diverted") > 0)
+    return (
+        whole.withColumn("failed_over_seconds", _seconds("failed_over_at", "healthy_at"))
+        .withColumn("seconds_to_first_backlog_message", _seconds("failed_over_at", "first_diverted_at"))
+        .withColumn("seconds_to_drained", f.when(drained, _seconds("healthy_at", "last_home_at")))
+        .select(*EPISODES.names)
+    )
+
+
+def waiting(audit: DataFrame) -> DataFrame:
+    """How long messages waited. Clocks of two processes may differ: a wait is never less than nothing."""
+    seconds = f.when(f.col("home_at").isNotNull(), f.greatest(f.lit(0.0), _seconds("diverted_at", "home_at")))
+    waited = audit.where(f.col("diverted_at").isNotNull()).withColumn("seconds", seconds)
+    percentiles = [f.percentile("seconds", f.lit(p / 100)).alias(f"p{p}_seconds") for p in (50, 90, 99)]
+    return (
+        waited.groupBy("day", "primary", "target")
+        .agg(
+            f.count("seconds").alias("messages"),
+            f.count(f.when(f.col("waiting") > 0, 1)).alias("still_waiting"),
+            f.mean("seconds").alias("mean_seconds"),
+            *percentiles,
+            f.max("seconds").alias("max_seconds"),
+        )
+        .select(*WAITING.names)
+    )
+
+
+def availability(operations: DataFrame, messages: DataFrame) -> DataFrame:
+    """Share of sends accepted.
+
+    A message that was refused and never accepted counts once, however often tried.
+    """
+    of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
+    route = f.coalesce("route", f.lit(Route.PRIMARY.value))
+    is_send = f.col("operation").isin(Operation.SEND.value, Operation.SCHEDULE.value)
+    direct = is_send & (route == Route.PRIMARY.value)
+    elsewhere = (f.col("operation") == Operation.DIVERT.value) & (route == Route.BACKLOG.value)
+    elsewhere |= f.col("operation") == Operation.SPOOL.value
+    accepted = operations.where(of_clients & (direct | elsewhere)).select(
+        "day",
+        "primary",
+        "target",
+        f.col("operations").alias("accepted"),
+        f.when(direct, f.col("operations")).otherwise(0).alias("accepted_by_primary"),
+        f.lit(0).cast("long").alias("refused"),
+    )
+    never = (f.col("accepted") == 0) & (f.col("failed") + f.col("in_doubt") > 0)
+    refused = messages.where(never).select(
+        "day",
+        "primary",
+        "target",
+        f.lit(0).cast("long").alias("accepted"),
+        f.lit(0).cast("long").alias("accepted_by_primary"),
+        f.lit(1).cast("long").alias("refused"),
+    )
+    summed = (
+        accepted.unionByName(refused)
+        .groupBy("day", "primary", "target")
+        .agg(*(f.sum(name).alias(name) for name in ("accepted", "accepted_by_primary", "refused")))
+        .withColumn("offered", f.col("accepted") + f.col("refused"))
+    )
+    return (
+        summed.withColumn("with_pairing", f.col("accepted") / f.col("offered"))
+        .withColumn("without_pairing", f.col("accepted_by_primary") / f.col("offered"))
+        .select(*AVAILABILITY.names)
+    )
+
+
+def bills(operations: DataFrame, pricing: Pricing) -> DataFrame:
+    """What each namespace costs in each calendar month; it is taken to exist for the whole of it."""
+    rows: list[dict[str, Any]] = []
+    for month in _monthly(operations).collect():
+        tariff, plan = pricing.of(month["namespace"], month["month"])
+        hours = 24 * calendar.monthrange(month["month"].year, month["month"].month)[1]
+        units = pricing.messaging_units if plan.messaging_unit_per_hour else 0
+        rows.extend(
+            {
+                "namespace": month["namespace"],
+                "month": month["month"],
+                "what": line.what,
+                "quantity": line.quantity,
+                "price": line.price,
+                "amount": line.amount,
+                "currency": tariff.currency,
+                "tariff": f"{tariff.name} of {tariff.valid_from.isoformat()}",
+                "plan": plan.name,
+                "day": month["month"],
+            }
+            for line in bill(plan, Usage(month["billed"], hours=hours, messaging_units=units)).lines
+        )
+    return operations.sparkSession.createDataFrame(rows, BILLS.schema).coalesce(1)
+
+
+def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
+    """What pairing added by cause, and what that costs beyond the rest of the month.
+
+    The receiver's receive of a restored message cannot be told from others: it is the same as its restore.
+    """
+    counted = operations.where(f.col("in_bill") & f.col("cause").isNotNull())
+    received_again = counted.where(f.col("operation") == Operation.RESTORE.value)
+    by_cause = (
+        counted.unionByName(received_again)
+        .groupBy("namespace", f.trunc("day", "month").alias("month"), "cause")
+        .agg(f.sum("billed").alias("billed"))
+    )
+    totals = {(row["namespace"], row["month"]): int(row["billed"]) for row in _monthly(operations).collect()}
+    causes: dict[tuple[str, date], dict[str, int]] = {}
+    for row in by_cause.where("billed > 0").collect():
+        causes.setdefault((row["namespace"], row["month"]), {})[row["cause"]] = int(row["billed"])
+    rows: list[dict[str, Any]] = []
+    for (namespace, month), parts in causes.items():
+        tariff, plan = pricing.of(namespace, month)
+        added = sum(parts.values())
+        total = added_amount(plan, max(0, totals[namespace, month] - added), added)
+        for cause, billed in parts.items():
+            rows.append(
+                {
+                    "namespace": namespace,
+                    "month": month,
+                    "cause": cause,
+                    "billed": billed,
+                    "amount": (total * billed / Decimal(added)).quantize(Decimal("1e-12")),
+                    "currency": tariff.currency,
+                    "day": month,
+                }
+            )
+    return operations.sparkSession.createDataFrame(rows, PAIRING_COST.schema).coalesce(1)
+
+
+def _monthly(operations: DataFrame) -> DataFrame:
+    return (
+        operations.where(f.col("in_bill") & (f.col("namespace") != ""))
+        .groupBy("namespace", f.trunc("day", "month").alias("month"))
+        .agg(f.sum("billed").alias("billed"))
+    )
+
+
+def _seconds(start: str, end: str) -> Column:
+    return (f.unix_micros(end) - f.unix_micros(start)) / f.lit(1_000_000.0)

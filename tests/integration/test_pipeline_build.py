@@ -1,0 +1,323 @@
+"""Building the tables: a scripted drill of three days, whose numbers are known, read in many ways."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route, closed_files
+from pairbus.pipeline import schemas
+from pairbus.pipeline.build import build
+from pairbus.pipeline.store import Manifest, TablesError, TableStore
+
+QUEUE = "contoso/x-servicebus-transfer/0"
+START = datetime(2026, 3, 30, 22, 0, tzinfo=UTC)
+DAYS = ("2026-03-30", "2026-03-31", "2026-04-01")
+
+
+class Drill:
+    """Writes the ledgers of a client, a syphon and a receiver, on a clock of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.clock = START
+
+    @property
+    def at_us(self) -> int:
+        return int(self.clock.timestamp() * 1_000_000)
+
+    def wait(self, **span: float) -> None:
+        self.clock += timedelta(**span)
+
+    def file(self, role: Role) -> LedgerWriter:
+        """Each use is a process of its own, and so one ledger file."""
+        return LedgerWriter(self._folder, role=role)
+
+    def send(self, writer: LedgerWriter, *ids: str, outcome: Outcome = Outcome.OK, size: int = 1000) -> None:
+        for message_id in ids:
+            writer.record(
+                Operation.SEND,
+                "contoso",
+                "orders",
+                message_id=message_id,
+                size=size,
+                route=Route.PRIMARY,
+                outcome=outcome,
+                at_us=self.at_us,
+            )
+
+    def divert(self, writer: LedgerWriter, episode: str, *ids: str, size: int = 1000) -> None:
+        for message_id in ids:
+            writer.record(
+                Operation.DIVERT,
+                "fabrikam",
+                QUEUE,
+                destination="orders",
+                message_id=message_id,
+                size=size,
+                route=Route.BACKLOG,
+                episode=episode,
+                at_us=self.at_us,
+            )
+
+    def ping(self, writer: LedgerWriter, episode: str, outcome: Outcome) -> None:
+        writer.record(
+            Operation.PING, "contoso", "orders", route=Route.PRIMARY, outcome=outcome, episode=episode, at_us=self.at_us
+        )
+
+    def change(self, writer: LedgerWriter, episode: str, before: str, after: str, cause: str) -> None:
+        writer.record(
+            Operation.TRANSITION,
+            "contoso",
+            "orders",
+            state_from=before,
+            state_to=after,
+            cause=cause,
+            episode=episode,
+            at_us=self.at_us,
+        )
+
+    def syphon(self, writer: LedgerWriter, *ids: str, size: int = 1000) -> None:
+        for message_id in ids:
+            common: dict[str, Any] = {"message_id": message_id, "size": size, "at_us": self.at_us}
+            writer.record(Operation.RECEIVE, "fabrikam", QUEUE, destination="orders", **common)
+            writer.record(Operation.RESTORE, "contoso", "orders", source=QUEUE, route=Route.SYPHON, **common)
+            writer.record(Operation.COMPLETE, "fabrikam", QUEUE, destination="orders", **common)
+
+    def idle(self, writer: LedgerWriter, times: int) -> None:
+        for _ in range(times):
+            writer.record(Operation.RECEIVE, "fabrikam", QUEUE, outcome=Outcome.EMPTY, at_us=self.at_us)
+
+    def receive(self, writer: LedgerWriter, *ids: str, size: int = 1000) -> None:
+        for message_id in ids:
+            common: dict[str, Any] = {"message_id": message_id, "size": size, "at_us": self.at_us}
+            writer.record(Operation.RECEIVE, "contoso", "orders", **common)
+            writer.record(Operation.COMPLETE, "contoso", "orders", **common)
+
+
+def write_drill(folder: Path) -> None:
+    """Three days: an outage over midnight, a long wait, a dead letter, a duplicate and a lost message."""
+    drill = Drill(folder)
+    with drill.file(Role.CLIENT) as client, drill.file(Role.RECEIVER) as receiver:
+        drill.send(client, *(f"d{i}" for i in range(10)))
+        drill.receive(receiver, *(f"d{i}" for i in range(10)))
+    with drill.file(Role.CLIENT) as client:
+        client.record(Operation.CREATE, "fabrikam", QUEUE, at_us=drill.at_us)
+        drill.wait(minutes=1)
+        drill.change(client, "e1", "healthy", "suspect", "ServiceBusConnectionError")
+        drill.send(client, "refused", outcome=Outcome.FAILED)
+        drill.send(client, "doubt", outcome=Outcome.UNKNOWN)
+        drill.wait(minutes=1)
+        drill.change(client, "e1", "suspect", "failed over", "ServiceBusConnectionError")
+        drill.wait(seconds=2)
+        drill.divert(client, "e1", "doubt", "b1", "b2", "b3", "dead", "lost", "waits")
+        drill.divert(client, "e1", "big", size=70_000)
+        for outcome in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.OK):
+            drill.wait(hours=1)
+            drill.ping(client, "e1", outcome)
+        drill.change(client, "e1", "failed over", "healthy", "ping_succeeded")
+    with drill.file(Role.SYPHON) as syphon:  # 01:02 on the second day
+        drill.idle(syphon, 4)
+        drill.wait(minutes=10)
+        drill.syphon(syphon, "doubt", "b1", "b2")
+        drill.wait(minutes=20)
+        drill.syphon(syphon, "b3", "b3")  # a crash between sending and completing
+        drill.syphon(syphon, "big", size=70_000)
+        syphon.record(
+            Operation.DEAD_LETTER,
+            "fabrikam",
+            QUEUE,
+            destination="orders",
+            message_id="dead",
+            cause="no such entity",
+            at_us=drill.at_us,
+        )
+        syphon.record(Operation.COMPLETE, "fabrikam", QUEUE, destination="orders", message_id="lost", at_us=drill.at_us)
+    with drill.file(Role.RECEIVER) as receiver:
+        drill.receive(receiver, "doubt", "doubt", "b1", "b2", "b3", "b3")
+        drill.receive(receiver, "big", size=70_000)
+    drill.wait(days=1)
+    with drill.file(Role.CLIENT) as client, drill.file(Role.RECEIVER) as receiver:
+        drill.send(client, *(f"e{i}" for i in range(5)))
+        drill.receive(receiver, *(f"e{i}" for i in range(5)))
+        assert client.flush()
+    (folder / "broken-1-x.000001.jsonl").write_text('{"v":1,"n":1,\n{"v":99,"n":1,"process":"p","at_us":1}\n')
+
+
+Content = dict[str, list[tuple[Any, ...]]]
+
+
+def content(spark: SparkSession, folder: Path) -> Content:
+    """Everything in the tables, in an order that does not depend on how they were built."""
+    store = TableStore(folder)
+    manifest = store.manifest()
+    frames = {"silver": store.read_silver(spark, schemas.SILVER.schema, manifest)}
+    frames["quarantine"] = store.read_quarantine(spark, schemas.QUARANTINE.schema, manifest)
+    for table in schemas.TABLES:
+        if table.name not in frames:
+            frames[table.name] = store.read_table(spark, table.schema, table.name, manifest)
+    return {name: sorted((tuple(row) for row in frame.collect()), key=repr) for name, frame in frames.items()}
+
+
+def rows(spark: SparkSession, folder: Path, table: schemas.Table) -> list[dict[str, Any]]:
+    store = TableStore(folder)
+    frame = store.read_table(spark, table.schema, table.name, store.manifest())
+    return [row.asDict() for row in frame.collect()]
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ledger")
+    write_drill(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, ledger: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    result = build(spark, ledger, folder)
+    assert (result.new_files, result.quarantined) == (len(closed_files(ledger)), 2)
+    assert set(DAYS) <= set(result.days), "and today, on which the ledgers were opened"
+    return folder
+
+
+def test_the_audit_names_what_happened_to_each_message(spark: SparkSession, tables: Path) -> None:
+    audit = {row["message_id"]: row for row in rows(spark, tables, schemas.AUDIT)}
+    assert {name: row["verdict"] for name, row in audit.items()} == {
+        "doubt": "duplicated",
+        "b1": "delivered",
+        "b2": "delivered",
+        "b3": "duplicated",
+        "big": "delivered",
+        "dead": "dead-lettered",
+        "lost": "lost",
+        "waits": "waiting",
+    }
+    assert audit["doubt"]["in_doubt"] == 1
+    assert all(row["day"].isoformat() == DAYS[0] for row in audit.values())
+
+
+def test_the_episode_is_told_from_beginning_to_end(spark: SparkSession, tables: Path) -> None:
+    (episode,) = rows(spark, tables, schemas.EPISODES)
+    assert episode["suspect_at"] == (START + timedelta(minutes=1)).replace(tzinfo=None)
+    assert episode["failed_over_seconds"] == 3 * 3600 + 2
+    assert episode["seconds_to_first_backlog_message"] == 2
+    assert (episode["diverted"], episode["home"], episode["waiting"]) == (8, 5, 1)
+    assert episode["seconds_to_drained"] is None
+    assert (episode["cause"], episode["ended_by"]) == ("ServiceBusConnectionError", "ping_succeeded")
+
+
+def test_the_bill_is_what_the_script_did(spark: SparkSession, tables: Path) -> None:
+    daily = rows(spark, tables, schemas.OPERATIONS_DAILY)
+    billed: dict[tuple[str, str], int] = {}
+    for row in daily:
+        key = (row["namespace"], row["day"].isoformat())
+        billed[key] = billed.get(key, 0) + row["billed"]
+    assert {key: value for key, value in billed.items() if value} == {
+        # 10 sent and received; one send in doubt; the refused one costs nothing
+        ("contoso", DAYS[0]): 10 + 10 + 1,
+        # created, 7 small and one big message diverted
+        ("fabrikam", DAYS[0]): 1 + 7 + 2,
+        # two pings that were not refused; 5 restored and one big; 6 received and one big
+        ("contoso", DAYS[1]): 2 + 5 + 2 + 6 + 2,
+        # 4 idle receives; 5 received and one big
+        ("fabrikam", DAYS[1]): 4 + 5 + 2,
+        ("contoso", DAYS[2]): 5 + 5,
+    }
+    bills = rows(spark, tables, schemas.BILLS)
+    march = {row["what"]: row for row in bills if row["namespace"] == "contoso" and row["month"].month == 3}
+    assert march["base charge, hours"]["amount"] == Decimal("0.0135") * 744
+    assert march["operations, 0 to 13,000,000"]["quantity"] == 21 + 17
+    assert {row["month"].month for row in bills if row["namespace"] == "fabrikam"} == {3}
+
+
+def test_what_pairing_added_by_cause(spark: SparkSession, tables: Path) -> None:
+    cost = {(r["namespace"], r["cause"]): r["billed"] for r in rows(spark, tables, schemas.PAIRING_COST)}
+    assert cost == {
+        ("contoso", "pings"): 2,
+        # restored, and received by the application: the same again
+        ("contoso", "diverted messages"): 7 + 7,
+        ("fabrikam", "diverted messages"): 9 + 7,
+        ("fabrikam", "idle receives"): 4,
+        ("fabrikam", "creation"): 1,
+    }
+
+
+def test_waiting_and_availability(spark: SparkSession, tables: Path) -> None:
+    (waiting,) = rows(spark, tables, schemas.WAITING)
+    assert (waiting["messages"], waiting["still_waiting"]) == (5, 1)
+    first, last = 3 * 3600 + 600.0, 3 * 3600 + 1800.0
+    assert (waiting["p50_seconds"], waiting["max_seconds"]) == (first, last)
+    assert waiting["mean_seconds"] == pytest.approx((3 * first + 2 * last) / 5)
+    shares = {row["day"].isoformat(): row for row in rows(spark, tables, schemas.AVAILABILITY)}
+    assert (shares[DAYS[0]]["offered"], shares[DAYS[0]]["accepted"]) == (19, 18)
+    assert shares[DAYS[0]]["with_pairing"] == pytest.approx(18 / 19)
+    assert shares[DAYS[0]]["without_pairing"] == pytest.approx(10 / 19)
+    assert shares[DAYS[2]]["with_pairing"] == shares[DAYS[2]]["without_pairing"] == 1.0
+
+
+def test_broken_lines_are_kept_with_their_reasons(spark: SparkSession, tables: Path) -> None:
+    found = content(spark, tables)["quarantine"]
+    assert sorted(row[3] for row in found) == ["not a JSON object of the ledger's fields", "version newer than 1"]
+    assert {row[0] for row in found} == {"broken-1-x.000001.jsonl"}
+
+
+def test_a_second_build_has_nothing_to_do(spark: SparkSession, ledger: Path, tables: Path) -> None:
+    before = (tables / "CURRENT.json").read_bytes()
+    assert build(spark, ledger, tables).new_files == 0
+    assert (tables / "CURRENT.json").read_bytes() == before
+
+
+def one_by_one(ledger: Path, folder: Path, seed: int) -> Iterator[None]:
+    """Publish the files of a ledger one after the other, in some order."""
+    folder.mkdir()
+    files = closed_files(ledger)
+    random.Random(seed).shuffle(files)
+    for path in files:
+        shutil.copy2(path, folder)
+        yield
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_many_small_builds_in_any_order_give_the_same_tables(
+    spark: SparkSession, ledger: Path, tables: Path, tmp_path: Path, seed: int
+) -> None:
+    for _ in one_by_one(ledger, tmp_path / "ledger", seed):
+        assert build(spark, tmp_path / "ledger", tmp_path / "tables").new_files == 1
+    assert content(spark, tmp_path / "tables") == content(spark, tables)
+
+
+def test_a_file_that_changed_after_it_was_read_is_refused(spark: SparkSession, ledger: Path, tmp_path: Path) -> None:
+    shutil.copytree(ledger, tmp_path / "ledger")
+    smallest = min(closed_files(tmp_path / "ledger"), key=lambda path: path.stat().st_size)
+    store = TableStore(tmp_path / "tables")
+    with store.locked():
+        store.publish(Manifest(files={smallest.name: smallest.stat().st_size - 1}))
+    with pytest.raises(TablesError, match=f"{smallest.name} has changed after it was read"):
+        build(spark, tmp_path / "ledger", tmp_path / "tables")
+
+
+def test_two_builds_at_once_are_refused(spark: SparkSession, ledger: Path, tmp_path: Path) -> None:
+    with TableStore(tmp_path).locked(), pytest.raises(TablesError, match="Another build is writing"):
+        build(spark, ledger, tmp_path)
+
+
+def test_tables_of_a_newer_program_are_refused(spark: SparkSession, ledger: Path, tmp_path: Path) -> None:
+    store = TableStore(tmp_path)
+    with store.locked():
+        store.publish(Manifest(format=99))
+    with pytest.raises(TablesError, match="have format 99"):
+        build(spark, ledger, tmp_path)
+
+
+def test_a_missing_ledger_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere does not exist"):
+        build(spark, tmp_path / "nowhere", tmp_path / "tables")
