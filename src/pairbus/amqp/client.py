@@ -18,44 +18,28 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from pairbus.amqp.encoding import encode
 from pairbus.amqp.engine import Engine, EngineLimits, Incoming, Link, Outgoing
+from pairbus.amqp.errors import AmqpClientError, LinkLostError, RefusedError, TokenRefusedError
+from pairbus.amqp.exchange import REPLY_CREDIT, Exchange, Reply
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, State
-from pairbus.amqp.sections import read_facts
 from pairbus.amqp.values import Symbol, UInt
+
+__all__ = [
+    "AmqpClientError",
+    "ClientConnection",
+    "LinkLostError",
+    "Received",
+    "Receiver",
+    "RefusedError",
+    "Reply",
+    "Sender",
+    "TokenRefusedError",
+]
 
 DEFAULT_WINDOW = 300
 DEFAULT_CREDIT = 300
 OPEN_TIMEOUT = 30.0
 SAS_TOKEN = "servicebus.windows.net:sastoken"  # noqa: S105 - the name of a type
-
-
-class AmqpClientError(Exception):
-    """What the peer, or the network, said no with."""
-
-    def __init__(self, error: AmqpError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-    @property
-    def condition(self) -> str:
-        return self.error.condition
-
-
-class LinkLostError(AmqpClientError):
-    """The link or its connection ended; what was under way is in doubt."""
-
-
-class RefusedError(AmqpClientError):
-    """The peer refused this message or this settlement; the link goes on."""
-
-
-class TokenRefusedError(AmqpClientError):
-    """The peer did not take a token; ``status`` is its answer (401, 404)."""
-
-    def __init__(self, status: int, description: str) -> None:
-        super().__init__(AmqpError("amqp:unauthorized-access", description))
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +64,8 @@ class ClientConnection:
         self.lost: asyncio.Future[AmqpError] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._session: Any = None
-        self._cbs: tuple[Sender, Receiver] | None = None
-        self._cbs_lock = asyncio.Lock()
+        self._exchanges: dict[str, Exchange] = {}
+        self._exchange_lock = asyncio.Lock()
 
     @classmethod
     async def open(
@@ -111,31 +95,33 @@ class ClientConnection:
 
     async def put_token(self, token: str, audience: str, *, token_type: str = SAS_TOKEN) -> None:
         """Prove the right to use ``audience``; TokenRefusedError if the peer does not accept it."""
-        async with self._cbs_lock:
-            if self._cbs is None:
-                self._cbs = (
-                    await self.open_sender("$cbs"),
-                    await self.open_receiver("$cbs", credit=10, target="$cbs-replies"),
-                )
-            sender, receiver = self._cbs
-            message_id = uuid4()
-            properties = {"operation": "put-token", "type": token_type, "name": audience}
-            sender.send(
-                b"\x00\x53\x73"
-                + encode([message_id, None, None, None, "$cbs-replies"])
-                + b"\x00\x53\x74"
-                + encode(properties)
-                + b"\x00\x53\x77"
-                + encode(token)
-            ).add_done_callback(_retrieve)
-            async with asyncio.timeout(OPEN_TIMEOUT):
-                while True:
-                    for reply in await receiver.receive(1):
-                        receiver.settle([reply]).add_done_callback(_retrieve)
-                        facts = read_facts(reply.raw)
-                        if facts.correlation_id == message_id:
-                            _check_token_reply(facts.application_properties)
-                            return
+        exchange = await self._exchange("$cbs")
+        properties = {"operation": "put-token", "type": token_type, "name": audience}
+        reply = await exchange.ask(properties, token, seconds=OPEN_TIMEOUT)
+        if not reply.is_good:
+            raise TokenRefusedError(reply.status, reply.description)
+
+    async def manage(
+        self, entity: str, operation: str, body: dict[str, Any], *, seconds: float = OPEN_TIMEOUT
+    ) -> Reply:
+        """Ask an entity's management for ``operation`` (``renew-lock`` ...); its reply, good or bad."""
+        exchange = await self._exchange(f"{entity}/$management")
+        properties = {
+            "operation": f"com.microsoft:{operation}",
+            "type": "entity-mgmt",
+            "com.microsoft:server-timeout": UInt(int(seconds * 1000)),
+        }
+        return await exchange.ask(properties, body, seconds=seconds)
+
+    async def _exchange(self, node: str) -> Exchange:
+        async with self._exchange_lock:
+            found = self._exchanges.get(node)
+            if found is None or not found.is_open:
+                replies = f"replies-{uuid4()}"
+                sender = await self.open_sender(node)
+                receiver = await self.open_receiver(node, credit=REPLY_CREDIT, target=replies)
+                found = self._exchanges[node] = Exchange(sender, receiver, replies)
+            return found
 
     async def open_sender(
         self,
@@ -383,6 +369,11 @@ class Receiver:
             message.delivery.propose(state)
         return future
 
+    def let_go(self, message: Received) -> None:
+        """Be done with a message that nobody waits for an answer to."""
+        message.delivery.settle()
+        self._give_back(1)
+
     def _give_back(self, count: int) -> None:
         self._given_back += count
         if self._given_back * 4 >= self._credit:
@@ -447,10 +438,3 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
         future.add_done_callback(_retrieve)
     elif not future.cancelled():
         future.exception()
-
-
-def _check_token_reply(properties: dict[str, Any]) -> None:
-    status = properties.get("status-code")
-    if not isinstance(status, int) or not 200 <= status < 300:
-        code = int(status) if isinstance(status, int) else 0
-        raise TokenRefusedError(code, str(properties.get("status-description", "the token was refused")))
