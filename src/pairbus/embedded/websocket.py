@@ -3,8 +3,8 @@
 `GET /$servicebus/websocket` with the sub-protocol `AMQPWSB10` opens the socket; its binary frames carry the bytes
 of an AMQP connection, cut anywhere. The AMQP protocol object sees an ordinary transport and knows nothing of it.
 
-Bounds: one frame is at most `MAX_FRAME_BYTES`; beyond `HIGH_WATER_BYTES` of unsent bytes the protocol is told to
-pause, as a TCP transport would.
+Bounds: one frame is at most `MAX_FRAME_BYTES`; beyond `HIGH_WATER_BYTES` of unsent bytes (or what the protocol
+sets) the protocol is told to pause, as a TCP transport would.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ PATH = "/$servicebus/websocket"
 SUB_PROTOCOL = "AMQPWSB10"
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 HIGH_WATER_BYTES = 256 * 1024
-LOW_WATER_BYTES = 64 * 1024
 
 
 async def carry_amqp(request: web.BaseRequest, amqp: Callable[[], asyncio.Protocol]) -> web.StreamResponse:
@@ -68,6 +67,7 @@ class WebSocketTransport(asyncio.Transport):
         self._something_to_do = asyncio.Event()
         self._closing = False
         self._paused = False
+        self._high_water, self._low_water = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
         self.may_read = asyncio.Event()
         self.may_read.set()
 
@@ -95,7 +95,7 @@ class WebSocketTransport(asyncio.Transport):
             return
         self._unsent += data
         self._something_to_do.set()
-        if len(self._unsent) > HIGH_WATER_BYTES and not self._paused:
+        if len(self._unsent) > self._high_water and not self._paused:
             self._paused = True
             self._protocol.pause_writing()
 
@@ -116,6 +116,10 @@ class WebSocketTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return len(self._unsent)
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high_water = HIGH_WATER_BYTES if high is None else high
+        self._low_water = self._high_water // 4 if low is None else low
+
     def pause_reading(self) -> None:
         self.may_read.clear()
 
@@ -135,6 +139,6 @@ class WebSocketTransport(asyncio.Transport):
         return default if self._below is None else self._below.get_extra_info(name, default)
 
     def _resume_if_drained(self) -> None:
-        if self._paused and len(self._unsent) <= LOW_WATER_BYTES:
+        if self._paused and len(self._unsent) <= self._low_water:
             self._paused = False
             self._protocol.resume_writing()

@@ -8,7 +8,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from livesuite import network
 
@@ -26,6 +26,7 @@ class Namespace:
     key: str
     folder: Path
     process: subprocess.Popen[bytes]
+    log: IO[str]
 
     def connection_string(self, key_name: str, key: str, entity_path: str | None = None) -> str:
         """As the resource manager hands it out: no emulator flag, the default ports."""
@@ -49,6 +50,11 @@ def by_host(host: str) -> Namespace | None:
     return next((namespace for namespace in _running.values() if namespace.host == wanted), None)
 
 
+def new_log_lines() -> list[tuple[str, str]]:
+    """What each server logged since this was last asked."""
+    return [(namespace.name, namespace.log.read()) for namespace in _running.values()]
+
+
 def stop_all() -> None:
     """End the children and remove their folders."""
     for namespace in _running.values():
@@ -59,6 +65,7 @@ def stop_all() -> None:
         except subprocess.TimeoutExpired:
             namespace.process.kill()
         network.withdraw(namespace.name)
+        namespace.log.close()
         shutil.rmtree(namespace.folder, ignore_errors=True)
     _running.clear()
 
@@ -67,13 +74,13 @@ def _serve(name: str) -> Namespace:
     folder = Path(tempfile.mkdtemp(prefix=f"pairbus-conformance-{name}-"))
     ready_file = folder / "ready.json"
     command = [sys.executable, "-m", "pairbus.cli", "serve", name, "--port", "0", "--data", str(folder / "data")]
-    log = (folder / "server.log").open("wb")
-    with log:
-        process = subprocess.Popen([*command, "--ready-file", str(ready_file)], stdout=log, stderr=subprocess.STDOUT)
+    # Only its log: what it prints for its owner holds a key.
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen([*command, "--ready-file", str(ready_file)], stdout=subprocess.DEVNULL, stderr=log)
     ready = _wait_until_ready(process, ready_file, folder / "server.log")
     key_name, key = _key_of(ready["connection_string"])
     host = network.publish(name, int(ready["port"]), Path(ready["ca_file"]))
-    return Namespace(name, host, key_name, key, folder, process)
+    return Namespace(name, host, key_name, key, folder, process, (folder / "server.log").open())
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path, log: Path) -> dict[str, Any]:

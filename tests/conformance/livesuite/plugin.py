@@ -5,7 +5,7 @@ The table below is the whole list of modules that are replaced. The SDK under te
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import ModuleType
 
 import pytest
@@ -47,6 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason is not None:
             item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
     items.sort(key=lambda item: expectations.rank(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what the servers had to say since the last one."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"stderr of {name}", text) for name, text in namespaces.new_log_lines() if text]
+    return report
 
 
 @pytest.fixture(scope="session")

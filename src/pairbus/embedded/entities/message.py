@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from pairbus.amqp.sections import Facts, read_facts
+from pairbus.amqp.sections import Facts, SectionOrderError, in_standard_order, read_facts
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 # An empty data section is five bytes long, a null value four.
@@ -88,7 +88,11 @@ class Incoming:
 
     @classmethod
     def from_raw(cls, raw: bytes) -> "Incoming":
-        facts = read_facts(raw)
+        try:
+            facts = read_facts(raw)
+        except SectionOrderError:
+            raw = in_standard_order(raw)
+            facts = read_facts(raw)
         return cls(raw, facts, facts.message_key, facts.session_id, facts.ttl_ms, facts.scheduled_ms)
 
     @property
