@@ -96,6 +96,19 @@ def test_faults_from_python(process: bool) -> None:
         assert namespace.faults() == []
 
 
+def test_a_namespace_that_is_down_in_any_way_can_still_be_mended() -> None:
+    with EmbeddedNamespace() as namespace:
+        for mode in ("refuse", "drop", "hang", "accept-then-fail"):
+            namespace.fault(mode)
+            assert [fault["mode"] for fault in namespace.faults()] == [mode]
+        namespace.clear_faults()
+        with namespace.admin() as admin:
+            admin.create_queue("orders")
+        with namespace.client() as client:
+            send(client, "mended")
+            assert peek(client) == ["mended"]
+
+
 def test_a_test_owns_the_time_of_its_namespace() -> None:
     clock = ManualClock()
     with EmbeddedNamespace(clock=clock) as namespace:
