@@ -1,0 +1,163 @@
+"""Faults switched on from Python and over the control endpoint: what the SDK's clients then see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
+)
+
+from pairbus.embedded.remote import ControlError, RemoteSwitchboard
+from pairbus.testing.stage import Stage, receive, receive_one, texts
+
+CONDITIONS = {
+    "com.microsoft:server-busy": ServiceBusServerBusyError,
+    "com.microsoft:timeout": OperationTimeoutError,
+    "com.microsoft:entity-disabled": MessagingEntityDisabledError,
+    "amqp:internal-error": ServiceBusError,
+    "amqp:not-found": MessagingEntityNotFoundError,
+    "amqp:unauthorized-access": ServiceBusAuthorizationError,
+    "amqp:resource-limit-exceeded": ServiceBusQuotaExceededError,
+    "amqp:link:message-size-exceeded": MessageSizeExceededError,
+    "amqp:not-allowed": ServiceBusError,
+}
+
+
+def test_every_condition_becomes_the_sdks_own_error(stage: Stage, client: ServiceBusClient) -> None:
+    queue, healthy = stage.queue(), stage.queue()
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("before"))
+    for condition, kind in CONDITIONS.items():
+        stage.namespace.fault("error", entity=queue, condition=condition)
+        with pytest.raises(kind):
+            sender.send_messages(ServiceBusMessage("refused"))
+    client.get_queue_sender(healthy).send_messages(ServiceBusMessage("another queue"))
+    stage.namespace.clear_faults(queue)
+    sender.send_messages(ServiceBusMessage("after"))
+    assert texts(client.get_queue_receiver(queue).peek_messages(5)) == ["before", "after"]
+
+
+def test_refusing_connections_of_one_queue_and_of_all(stage: Stage, client: ServiceBusClient) -> None:
+    queue, healthy = stage.queue(), stage.queue()
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("before"))
+    stage.namespace.fault("refuse", entity=queue)
+    with pytest.raises(ServiceBusError):
+        sender.send_messages(ServiceBusMessage("refused"))
+    client.get_queue_sender(healthy).send_messages(ServiceBusMessage("fine"))
+    stage.namespace.fault("refuse")
+    with pytest.raises(ServiceBusConnectionError):
+        client.get_queue_sender(healthy).send_messages(ServiceBusMessage("refused"))
+    stage.namespace.clear_faults()
+    sender.send_messages(ServiceBusMessage("after"))
+    assert (stage.counts(queue)[0], stage.counts(healthy)[0]) == (2, 1)
+
+
+def test_dropping_the_connection_mid_send(stage: Stage, client: ServiceBusClient) -> None:
+    queue = stage.queue()
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("before"))
+    stage.namespace.fault("drop", entity=queue)
+    with pytest.raises(ServiceBusConnectionError):
+        sender.send_messages(ServiceBusMessage("dropped"))
+    stage.namespace.clear_faults()
+    assert stage.counts(queue)[0] == 1, "what was dropped was not stored"
+
+
+def test_hanging_and_failing_after_accepting(stage: Stage, client: ServiceBusClient) -> None:
+    queue = stage.queue()
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("before"))
+    stage.namespace.fault("hang", entity=queue)
+    with pytest.raises(OperationTimeoutError):
+        sender.send_messages(ServiceBusMessage("hung"), timeout=0.5)
+    assert stage.counts(queue)[0] == 1, "what hangs is not stored"
+    stage.namespace.fault("accept-then-fail", entity=queue)
+    with pytest.raises(OperationTimeoutError):
+        # Longer than the SDK needs to come back after the time-out before.
+        sender.send_messages(ServiceBusMessage("stored"), timeout=3)
+    assert stage.counts(queue)[0] == 2, "what is accepted is stored"
+    stage.namespace.clear_faults()
+
+
+def test_throttling_lets_a_rate_through(stage: Stage, client: ServiceBusClient) -> None:
+    queue = stage.queue()
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("before"))
+    stage.namespace.fault("throttle", entity=queue, rate=2)
+    for _ in range(2):
+        sender.send_messages(ServiceBusMessage("within"))
+    with pytest.raises(ServiceBusServerBusyError):
+        sender.send_messages(ServiceBusMessage("above"))
+    stage.clock.advance(0.5)
+    sender.send_messages(ServiceBusMessage("a moment later"))
+    stage.namespace.clear_faults()
+
+
+def test_slowing_down_delays_and_loses_nothing(stage: Stage, client: ServiceBusClient) -> None:
+    queue = stage.queue()
+    sender, receiver = client.get_queue_sender(queue), client.get_queue_receiver(queue)
+    stage.namespace.fault("slow", delay=0.05)
+    sender.send_messages(ServiceBusMessage("slow"))
+    receiver.complete_message(receive_one(receiver))
+    stage.namespace.clear_faults()
+    assert stage.counts(queue) == (0, 0, 0)
+
+
+def test_receivers_feel_faults_too(stage: Stage, client: ServiceBusClient) -> None:
+    queue = stage.queue()
+    client.get_queue_sender(queue).send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+    receiver = client.get_queue_receiver(queue)
+    message = receive_one(receiver)
+    stage.namespace.fault("hang", entity=queue)
+    assert receiver.receive_messages(1, max_wait_time=0.3) == []
+    stage.namespace.fault("error", entity=queue, condition="com.microsoft:server-busy")
+    with pytest.raises(ServiceBusError):
+        receiver.complete_message(message)
+    stage.namespace.clear_faults()
+    stage.clock.advance(61)  # the SDK gave the link up, and with it what it held
+    assert sorted(texts(receive(receiver, 2))) == ["a", "b"]
+
+
+def test_a_fault_ends_by_itself(stage: Stage, client: ServiceBusClient) -> None:
+    queue = stage.queue()
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("before"))
+    stage.namespace.fault("error", entity=queue, condition="amqp:not-allowed", duration=30)
+    with pytest.raises(ServiceBusError):
+        sender.send_messages(ServiceBusMessage("refused"))
+    (fault,) = stage.namespace.faults()
+    assert (fault["mode"], fault["entity"], fault["for_ms"]) == ("error", queue, 30_000)
+    stage.clock.advance(30)
+    assert stage.namespace.faults() == []
+    sender.send_messages(ServiceBusMessage("after"))
+    assert stage.counts(queue)[0] == 2
+
+
+def test_the_control_endpoint_refuses_nonsense_and_strangers(stage: Stage) -> None:
+    nonsense: tuple[dict[str, Any], ...] = (
+        {"mode": "explode"},
+        {"mode": "error"},
+        {"mode": "slow", "delay_ms": -1},
+        {"mode": "throttle"},
+        {"mode": "hang", "for_ms": 0},
+        {"mode": "hang", "entity": ""},
+    )
+    for wrong in nonsense:
+        with pytest.raises(ControlError):
+            RemoteSwitchboard(stage.namespace.connection_string).set(**wrong)
+    stranger = stage.namespace.connection_string.replace("SharedAccessKey=", "SharedAccessKey=AAAA")
+    with pytest.raises(ControlError, match="Manage"):
+        RemoteSwitchboard(stranger).list()
+    assert stage.namespace.faults() == []
