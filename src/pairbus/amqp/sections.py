@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -48,6 +48,9 @@ _NAMES = {
 
 _LOCK_ANNOTATION = b"\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
 """Delivery annotations of one pair, up to the bytes of the token."""
+
+_NO_DELIVERY_ANNOTATIONS = b"\x00\x53\x71\xc1\x01\x00"
+"""An empty map, which is what the service sends with messages that nobody holds."""
 
 _ID_TYPES = frozenset((str, UUID, ULong, bytes, type(None)))
 
@@ -293,6 +296,14 @@ def _read_annotations(facts: Facts, section: bytes) -> None:
     facts.partition_key = _text(annotations.get("x-opt-partition-key"))
 
 
+def with_message_id(raw: bytes, message_id: str) -> bytes:
+    """The message with this message id; all else unchanged."""
+    parts = Sections.split(raw)
+    others = decode(parts.properties)[0].value[1:] if parts.properties else []
+    properties = b"\x00\x53\x73" + encode([message_id, *others])
+    return replace(parts, properties=properties).join()
+
+
 def with_application_properties(raw: bytes, updates: Mapping[str, Any], remove: Collection[str] = ()) -> bytes:
     """The message with these application properties set and those removed; all else unchanged."""
     parts = Sections.split(raw)
@@ -350,7 +361,7 @@ def _delivery_annotations(old: bytes, lock_token: bytes | None) -> bytes:
     token = UUID(bytes_le=lock_token) if lock_token else None
     if old:
         return _annotations(DELIVERY_ANNOTATIONS, old, {"x-opt-lock-token": token})
-    return _LOCK_ANNOTATION + token.bytes if token else b""
+    return _LOCK_ANNOTATION + token.bytes if token else _NO_DELIVERY_ANNOTATIONS
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,9 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
+from uuid import uuid4
 
+from pairbus.amqp.sections import with_message_id
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.embedded.clock import Alarm, Clock, SystemClock
 from pairbus.embedded.commits import GroupCommit
@@ -26,6 +28,7 @@ from pairbus.embedded.entities.descriptions import (
 from pairbus.embedded.entities.entity import Entity, QueueEntity, SubscriptionEntity, Times
 from pairbus.embedded.entities.message import Entry, Incoming, Outcome, parse_all
 from pairbus.embedded.entities.namespace import Counts, Namespace
+from pairbus.embedded.entities.paths import parse_address
 from pairbus.embedded.errors import BrokerError, EntityNotFoundError, InvalidError, NotAllowedError, StoreFailedError
 from pairbus.embedded.limits import Limits
 from pairbus.embedded.receivers import Closed, Deliver, Delivery, Feeding, ReceiveMode, Receiver, render
@@ -91,9 +94,16 @@ class Broker:
         if self._commits.failing:
             raise StoreFailedError("The namespace cannot write to its disk at the moment. Try again later.")
         try:
-            return parse_all(raws)
+            return [self._identified(message) for message in parse_all(raws)]
         except AmqpDecodeError as error:
             raise InvalidError(f"The message is not well formed: {error}.") from None
+
+    @staticmethod
+    def _identified(message: Incoming) -> Incoming:
+        """Every message has an id, as in the service: the JavaScript SDK keeps its locks by it."""
+        if message.facts.message_id is not None:
+            return message
+        return Incoming.from_raw(with_message_id(message.raw, uuid4().hex))
 
     def schedule(
         self,
@@ -301,6 +311,14 @@ class Broker:
         except EntityNotFoundError:
             return False
         return True
+
+    def check_exists(self, path: str) -> None:
+        """Raises unless there is a queue, topic or subscription (or a sub-queue of one) at this path."""
+        self.namespace.registry.entity(parse_address(path).key)
+
+    def check_sendable(self, path: str) -> None:
+        """Raises unless a client may send to this path now."""
+        self.namespace.router.sendable(path)
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
         self.namespace.registry.create_queue(description, self.clock.now_ms())

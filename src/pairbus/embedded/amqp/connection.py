@@ -139,7 +139,7 @@ class ServerConnection:
             return ReplyLink(self, link, "$cbs") if link.is_sender else CbsLink(self, link)
         entity = managed_entity(path)
         if entity is not None:
-            self._require_any(entity)
+            self._require_any(path)
             self.broker.check_exists(entity)
             node = path.lower()
             return ReplyLink(self, link, node) if link.is_sender else ManagementLink(self, link, node, entity)

@@ -131,7 +131,7 @@ class ManagementLink(QuietEnd):
             if known is None:
                 raise InvalidError(f"Operation '{name[:64]}' is unknown.")
             right, carry_out = known
-            self._connection.require(self.path, right)
+            self._connection.require(self._node, right)
             carry_out(operation)
         except BrokerError as error:
             operation.refuse(error)

@@ -102,15 +102,10 @@ class Namespace:
         return self.router.send(entity, messages, now)
 
     def schedule(self, path: str, messages: Sequence[Incoming], now: int) -> list[int]:
+        """Their sequence numbers; 0 for one whose time has passed and that went elsewhere, and for a duplicate."""
         entity = self.router.sendable(path)
         self.router.check(entity, messages)
-        entity.times.accessed_ms = now
-        return [
-            self.router.schedule(entity, message, now)
-            if message.scheduled_ms is not None and message.scheduled_ms > now
-            else self.router.send(entity, [message], now)[0]
-            for message in messages
-        ]
+        return self.router.send(entity, messages, now)
 
     def cancel_scheduled(self, path: str, sequence_numbers: Sequence[int], now: int) -> None:
         entity = self.router.sendable(path)
