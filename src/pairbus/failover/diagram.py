@@ -29,9 +29,7 @@ def mermaid() -> str:
 
 def page() -> str:
     """The whole reference page."""
-    rows = "\n".join(
-        f"| {row.state.value} | {_label(row)} | {row.to.value} | {_actions(row)} |" for row in TRANSITIONS
-    )
+    rows = "\n".join(f"| {row.state.value} | {_label(row)} | {row.to.value} | {_actions(row)} |" for row in TRANSITIONS)
     verdicts = "\n".join(
         f"| `{row.class_name}`{_detail(row.condition, row.retryable)} | {row.verdict.value} | {row.why} |"
         for row in VERDICTS

@@ -21,11 +21,18 @@ class Rotation:
     rest_seconds: float
     _pulled_until: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def is_whole(self) -> bool:
+        """No queue has failed since its last success."""
+        return not self._pulled_until
+
     def pick(self, fraction: float, now: float, *, without: Collection[str] = ()) -> str | None:
         """A queue that may be tried now, chosen by `fraction` (0 <= fraction < 1); None if there is none.
 
         `without` names the queues that this very send has already tried.
         """
+        if self.is_whole and not without:
+            return self.queues[min(int(fraction * len(self.queues)), len(self.queues) - 1)]
         free = [queue for queue in self.queues if queue not in without and self.may_use(queue, now)]
         if not free:
             return None
@@ -34,6 +41,10 @@ class Rotation:
     def may_use(self, queue: str, now: float) -> bool:
         until = self._pulled_until.get(queue)
         return until is None or now >= until
+
+    def has_other(self, queue: str, now: float) -> bool:
+        """Whether a queue besides this one may be tried now."""
+        return any(other != queue and self.may_use(other, now) for other in self.queues)
 
     def pull(self, queue: str, now: float) -> bool:
         """Take the queue out of the rotation; True if it was in."""

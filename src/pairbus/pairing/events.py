@@ -88,7 +88,8 @@ class Observers:
         operation: Operation,
         route: Route,
         entity: str,
-        message_ids: Sequence[str | None],
+        count: int,
+        message_ids: Callable[[], Sequence[str | None]],
         started: float,
         *,
         error: BaseException | None = None,
@@ -97,13 +98,16 @@ class Observers:
         sizes: Sequence[int] | None = None,
         episode: str | None = None,
     ) -> None:
-        """One call that carried messages for `entity`, to the primary or to the backlog queue `queue`."""
+        """One call that carried `count` messages for `entity`, to the primary or to the backlog `queue`.
+
+        The ids are looked up only for a ledger.
+        """
         seconds = time.monotonic() - started
         outcome = Outcome.OK if error is None else Outcome.UNKNOWN if in_doubt else Outcome.FAILED
         if self.metrics is not None:
-            self.metrics.sent(entity, route.value, outcome.value, len(message_ids), seconds)
+            self.metrics.sent(entity, route.value, outcome.value, count, seconds)
         if self.ledger is not None:
-            self._record(operation, route, entity, message_ids, seconds, outcome, error, queue, sizes, episode)
+            self._record(operation, route, entity, message_ids(), seconds, outcome, error, queue, sizes, episode)
 
     def _record(
         self,
@@ -142,7 +146,16 @@ class Observers:
     ) -> None:
         """One ping of a failed-over entity, delivered or not."""
         if self.watching:
-            self.sent(Operation.PING, Route.PRIMARY, entity, [message_id], started, error=error, episode=episode)
+            self.sent(
+                Operation.PING,
+                Route.PRIMARY,
+                entity,
+                1,
+                lambda: [message_id],
+                started,
+                error=error,
+                episode=episode,
+            )
 
     def pulled(self, queue: str, error: BaseException, left: int) -> None:
         _log.warning("Backlog queue %s is pulled from the rotation, %d left: %s", queue, left, type(error).__name__)

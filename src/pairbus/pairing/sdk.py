@@ -3,9 +3,9 @@
 Everything here touches names of `azure.servicebus` that begin with an underscore, each for a reason that its
 public surface cannot serve (a test holds that they are still there):
 
-- `ServiceBusMessageBatch._message[5]` is the list of encoded messages of a batch. It lets a message be
-  encoded by the SDK's own encoder and sent again as those very bytes, so that the backlog form is made of
-  bytes and not of values that might change their type on the way.
+- `transform_outbound_messages` and the transport's `encode_message`: a message in the SDK's own encoding.
+  `ServiceBusMessageBatch._message[5]` is the list of encoded messages of a batch: what is in it is sent as
+  those very bytes. So the backlog form is made of bytes and not of values that might change their type.
 - `_max_batch_size_on_link`, `_max_message_size_on_link`: limits the service told when the link was opened.
 - `_open` through `_do_retryable_operation`: opening a link with a timeout; the public ways have none.
 - `_handler._connection._transport.sock`: the only way to end a connection attempt that a silent server
@@ -23,6 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus._common.tracing import is_tracing_enabled
+from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
@@ -149,7 +151,7 @@ def _refuse_reserved(names: Iterable[Any]) -> None:
         raise ReservedPropertyError(found)
 
 
-def encode(message: Outgoing, limit_bytes: int) -> list[bytes]:
+def encode(message: Outgoing, limit_bytes: int, sender: Any) -> list[bytes]:
     """The messages as the SDK encodes them for the primary.
 
     Raises what the SDK or the primary would raise for content that cannot be sent, or is larger than
@@ -158,18 +160,33 @@ def encode(message: Outgoing, limit_bytes: int) -> list[bytes]:
     if isinstance(message, ServiceBusMessageBatch):
         return [bytes(raw) for raw in cast(Any, message)._message[5]]
     if isinstance(message, Sequence):
-        batch = ServiceBusMessageBatch(max_size_in_bytes=limit_bytes)
-        for one in message:
-            batch.add_message(cast(Any, one))
-        return [bytes(raw) for raw in cast(Any, batch)._message[5]]
-    batch = ServiceBusMessageBatch(max_size_in_bytes=2**31)
-    batch.add_message(cast(Any, message))
-    raw = bytes(cast(Any, batch)._message[5][0])
+        raws = [_encoded(one, sender) for one in message]
+        size = sum(len(raw) + envelope.BATCH_ENTRY_BYTES for raw in raws)
+        if size > limit_bytes:
+            raise MessageSizeExceededError(message=f"ServiceBusMessageBatch has reached its size limit: {limit_bytes}")
+        return raws
+    raw = _encoded(message, sender)
     if len(raw) > limit_bytes:
         raise MessageSizeExceededError(
             message=f"The message has {len(raw)} bytes; the primary namespace takes {limit_bytes}."
         )
     return [raw]
+
+
+def _encoded(message: SingleMessage, sender: Any) -> bytes:
+    if is_tracing_enabled():  # type: ignore[no-untyped-call]
+        # The SDK adds the trace context while it puts a message into a batch.
+        batch = ServiceBusMessageBatch(max_size_in_bytes=2**31)
+        batch.add_message(cast(Any, message))
+        return bytes(cast(Any, batch)._message[5][0])
+    transport = _transport(sender)
+    ready = transform_outbound_messages(cast(Any, message), ServiceBusMessage, transport.to_outgoing_amqp_message)
+    return bytes(transport.encode_message(ready))
+
+
+def count_of(message: Outgoing) -> int:
+    """How many messages a prepared send carries."""
+    return len(message) if isinstance(message, ServiceBusMessageBatch | list) else 1
 
 
 def message_ids(message: Outgoing) -> list[str | None]:
@@ -184,10 +201,9 @@ def message_ids(message: Outgoing) -> list[str | None]:
 def _id_of(message: SingleMessage) -> str | None:
     if isinstance(message, Mapping):
         found = message.get("message_id")
-    elif isinstance(message, ServiceBusMessage):
-        found = message.message_id
     else:
-        found = message.properties.message_id if message.properties else None
+        raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+        found = None if raw.properties is None else raw.properties.message_id
     if isinstance(found, bytes):
         return found.decode("utf-8", "replace")
     return None if found is None else str(found)

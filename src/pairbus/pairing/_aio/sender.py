@@ -280,7 +280,7 @@ class PairedServiceBusSender(ServiceBusSender):
         primary = self._primary.sender
         single = not isinstance(outgoing, Sequence | ServiceBusMessageBatch)
         known = sdk.message_limit(primary) if single else sdk.batch_limit(primary)
-        raws = sdk.encode(outgoing, known or await self._backlog.limit_bytes(deadline))
+        raws = sdk.encode(outgoing, known or await self._backlog.limit_bytes(deadline), primary)
         with tracing.diverted_send(self.entity_name, len(raws)) as trace_parent:
             forms = [envelope.to_backlog(raw, self.entity_name, trace_parent=trace_parent) for raw in raws]
             spool = self._client.spool
@@ -303,7 +303,8 @@ class PairedServiceBusSender(ServiceBusSender):
                 operation,
                 Route.PRIMARY,
                 self.entity_name,
-                sdk.message_ids(outgoing),
+                sdk.count_of(outgoing),
+                lambda: sdk.message_ids(outgoing),
                 started,
                 error=error,
                 in_doubt=isinstance(error, OperationTimeoutError | ServiceBusConnectionError),

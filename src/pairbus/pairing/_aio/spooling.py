@@ -182,7 +182,8 @@ class SpoolForwarder:
                 operation,
                 Route.SPOOL,
                 entity,
-                [read_facts(raw).message_key for raw in raws],
+                len(raws),
+                lambda: [read_facts(raw).message_key for raw in raws],
                 started,
                 sizes=[len(raw) for raw in raws],
             )

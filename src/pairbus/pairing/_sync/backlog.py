@@ -66,6 +66,10 @@ class Backlog:
                 return favourite
             return self._rotation.pick(self._random(), now, without=without)
 
+    def has_others(self, queue: str) -> bool:
+        with self._mutex:
+            return self._rotation.has_other(queue, runtime.now())
+
     def pull(self, queue: str, error: BaseException) -> None:
         with self._mutex:
             now = runtime.now()
@@ -75,6 +79,8 @@ class Backlog:
             self.observers.pulled(queue, error, left)
 
     def put_back(self, queue: str) -> None:
+        if self._rotation.is_whole:
+            return
         with self._mutex:
             was_out = self._rotation.put_back(queue)
             left = len(self._rotation.in_rotation(runtime.now()))
@@ -160,8 +166,8 @@ class BacklogRoute:
         """Send as many messages as one send takes, or one message in parts; how many messages that were."""
         link = self._link(queue)
         now = runtime.now()
-        others = len(self._backlog.in_rotation) > 1
-        until = now + (deadline - now) / 2 if others else deadline
+        # A queue that hangs must leave time for another one.
+        until = now + (deadline - now) / 2 if self._backlog.has_others(queue) else deadline
         if not sdk.batch_limit(link.sender):
             link.open(until)
         limit = sdk.batch_limit(link.sender)
@@ -197,7 +203,8 @@ class BacklogRoute:
                     Operation.DIVERT,
                     route,
                     self._entity,
-                    [read_facts(raw).message_key for raw in some] if observers.ledger is not None else [None] * count,
+                    count,
+                    lambda: [read_facts(raw).message_key for raw in some],
                     started,
                     error=failure,
                     in_doubt=isinstance(failure, OperationTimeoutError),
