@@ -62,11 +62,25 @@ find_uv() {
     printf '%s\n' "$private/bin/uv"
 }
 
+is_ready() {
+    [ -x .venv/bin/python ] || return 1
+    python=.venv/bin/python
+    wanted=$(fingerprint)
+    [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]
+}
+
+if is_ready; then exit 0; fi
+
+# Two commands at once set up once: the second waits for the first, and finds everything ready.
+mkdir -p .cache
+exec 9> .cache/setup.lock
+if command -v flock >/dev/null; then flock 9; fi
+if is_ready; then exit 0; fi
+
 # The scripts of an environment name its folder: one that was moved, or never finished, is made again.
 head -n 2 .venv/bin/pytest 2>/dev/null | grep -qF "$PWD/.venv/bin/python" || rm -rf .venv
 python=$(find_python)
 wanted=$(fingerprint)
-[ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && exit 0
 
 check_machine
 uv=$(find_uv)
