@@ -99,7 +99,7 @@ def test_delivery_edits_two_sections_only(message: Message, count: int) -> None:
         before.application_properties,
         before.body,
     )
-    assert bool(after.delivery_annotations) == bool(before.delivery_annotations)
+    assert after.delivery_annotations  # an empty map when there were none
     back = Message()
     back.decode(out)
     assert back.delivery_count == count

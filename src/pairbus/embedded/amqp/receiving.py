@@ -146,7 +146,9 @@ class ReceivingLink(QuietEnd):
 
     def _deliver(self, delivery: Delivery) -> None:
         self._granted -= 1
-        self._link.send(delivery.lock_token, delivery.raw, settled=delivery.settled)
+        # Nobody can settle what is settled already: such a delivery carries an empty tag, as the service's do.
+        tag = b"" if delivery.settled else delivery.lock_token
+        self._link.send(tag, delivery.raw, settled=delivery.settled)
         if not self._feed_due and (self._granted <= WINDOW // 2 or self._link.draining):
             self._feed_due = True
             asyncio.get_running_loop().call_soon(self._feed)
