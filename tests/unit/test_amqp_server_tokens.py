@@ -1,0 +1,104 @@
+"""Tokens and rights over AMQP: who may open which link, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pairbus.amqp.client import ClientConnection, LinkLostError, TokenRefusedError
+from pairbus.embedded.entities.descriptions import QueueDescription
+from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, data_message
+from pairbus.testing.clock import ManualClock
+
+SECONDS = 20.0
+
+
+def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
+            await stage.broker.create_queue(QueueDescription("orders"))
+            await stage.broker.create_queue(QueueDescription("orders-too"))
+            await play(stage)
+
+    asyncio.run(run())
+
+
+def test_without_a_token_no_link_opens(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await ClientConnection.open("127.0.0.1", stage.port)
+        for opening in (
+            connection.open_sender("orders"),
+            connection.open_receiver("orders"),
+            connection.open_sender("orders/$management"),
+        ):
+            with pytest.raises(LinkLostError) as refused:
+                await opening
+            assert refused.value.condition == "amqp:unauthorized-access"
+
+    on_stage(tmp_path, play)
+
+
+def test_bad_tokens_are_refused(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await ClientConnection.open("127.0.0.1", stage.port)
+        for token, audience, status in (
+            (stage.token(key="d3Jvbmc="), "sb://localhost/orders", 401),
+            (stage.token(key_name="unknown"), "sb://localhost/orders", 401),
+            (stage.token(seconds=-1), "sb://localhost/orders", 401),
+            (stage.token("orders"), "sb://localhost/orders-too", 401),
+            (stage.token(), "sb://localhost/nowhere", 404),
+            ("nonsense", "sb://localhost/orders", 401),
+        ):
+            with pytest.raises(TokenRefusedError) as refused:
+                await connection.put_token(token, audience)
+            assert refused.value.status == status
+
+    on_stage(tmp_path, play)
+
+
+def test_rights_are_checked_for_each_link(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        sender, listener = await stage.connect(key_name="sender"), await stage.connect(key_name="listener")
+        await (await sender.open_sender("orders")).send(data_message(b"x"))
+        await listener.open_receiver("orders")
+        for opening in (sender.open_receiver("orders"), listener.open_sender("orders")):
+            with pytest.raises(LinkLostError) as refused:
+                await opening
+            assert refused.value.condition == "amqp:unauthorized-access"
+        peek = {"from-sequence-number": 0, "message-count": 1}
+        assert (await listener.manage("orders", "peek-message", peek)).is_good
+        reply = await sender.manage("orders", "peek-message", peek)
+        assert (reply.status, reply.condition) == (401, "amqp:unauthorized-access")
+
+    on_stage(tmp_path, play)
+
+
+def test_a_token_opens_only_its_own_entity(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await stage.connect("orders")
+        await connection.open_sender("orders")
+        with pytest.raises(LinkLostError) as refused:
+            await connection.open_sender("orders-too")
+        assert refused.value.condition == "amqp:unauthorized-access"
+
+    on_stage(tmp_path, play)
+
+
+def test_links_end_with_their_token_unless_it_is_renewed(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        assert isinstance(stage.clock, ManualClock)
+        stays, goes = await stage.connect(seconds=60), await stage.connect(seconds=60)
+        kept, lost = await stays.open_receiver("orders"), await goes.open_receiver("orders")
+        stage.clock.advance(50)
+        await stays.put_token(stage.token(seconds=60), "sb://localhost/")
+        stage.clock.advance(20)
+        with pytest.raises(LinkLostError) as ended:
+            await lost.receive(1)
+        assert ended.value.condition == "amqp:unauthorized-access"
+        await (await stays.open_sender("orders")).send(data_message(b"x"))
+        assert len(await kept.receive(1)) == 1
+
+    on_stage(tmp_path, play)
