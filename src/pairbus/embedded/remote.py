@@ -16,7 +16,7 @@ from pairbus.embedded.security import sign
 
 FAULTS_PATH = "/$pairbus/faults"
 TIMEOUT_SECONDS = 10.0
-TOKEN_SECONDS = 60
+TOKEN_SECONDS = 600
 
 
 class ControlError(Exception):
