@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +18,8 @@ from pyspark.sql import SparkSession
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route, closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
+from pairbus.pipeline.page import doubts, html_page, verdict
+from pairbus.pipeline.report import report
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 
 QUEUE = "contoso/x-servicebus-transfer/0"
@@ -207,7 +211,7 @@ def test_the_audit_names_what_happened_to_each_message(spark: SparkSession, tabl
 
 def test_the_episode_is_told_from_beginning_to_end(spark: SparkSession, tables: Path) -> None:
     (episode,) = rows(spark, tables, schemas.EPISODES)
-    assert episode["suspect_at"] == (START + timedelta(minutes=1)).replace(tzinfo=None)
+    assert episode["suspect_at"].astimezone(UTC) == START + timedelta(minutes=1)
     assert episode["failed_over_seconds"] == 3 * 3600 + 2
     assert episode["seconds_to_first_backlog_message"] == 2
     assert (episode["diverted"], episode["home"], episode["waiting"]) == (8, 5, 1)
@@ -274,6 +278,58 @@ def test_a_second_build_has_nothing_to_do(spark: SparkSession, ledger: Path, tab
     before = (tables / "CURRENT.json").read_bytes()
     assert build(spark, ledger, tables).new_files == 0
     assert (tables / "CURRENT.json").read_bytes() == before
+
+
+def test_the_report_says_it_in_one_sentence_and_adds_up(spark: SparkSession, tables: Path) -> None:
+    told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]))
+    summary = told.summary
+    assert summary.sentence == ("accepted 23: delivered 20, dead-lettered 1, waiting 1, lost 1, duplicates 2")
+    assert verdict(told) == "1 of 23 accepted messages are lost."
+    assert [row["message_id"] for row in told.lost] == ["lost"]
+    assert sorted(row["message_id"] for row in told.duplicated) == ["b3", "doubt"]
+    assert doubts(told)[0].startswith("Waiting messages are waiting by the ledger")
+    assert [(span.state, span.end_s is None) for span in told.states] == [("suspect", False), ("failed over", False)]
+    assert sum(told.sends.values["primary"]) == 15
+    assert sum(told.sends.values["backlog"]) == 8
+    assert sum(told.sends.values["refused"]) == 2
+    assert max(told.depth.values["messages in backlogs"]) == 8
+    assert dict(told.waits) | {"4 h": 5} == dict(told.waits)
+
+
+def test_the_report_as_json_and_as_a_page(spark: SparkSession, tables: Path) -> None:
+    seen = spark.createDataFrame([("contoso", "orders", "waits")], ["primary", "target", "message_id"])
+    told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]), seen=seen)
+    data = json.loads(told.to_json())
+    assert data["summary"]["lost"] == 1
+    assert data["episodes"][0]["failed_over_at"] == "2026-03-30T22:02:00.000+00:00"
+    page = html_page(told)
+    assert "1 of 23 accepted messages are lost." in page
+    assert "the queues themselves were not looked into" not in page
+    assert page.count("<svg") == page.count("</svg>") == 5
+    document = ElementTree.fromstring(
+        page.removeprefix("<!doctype html>")
+        .replace('charset="utf-8">', 'charset="utf-8"/>')
+        .replace('initial-scale=1">', 'initial-scale=1"/>')
+    )
+    assert document.tag == "html"
+    assert not [word for word in ("<script", "http://", "https://", "src=", "@import") if word in page]
+
+
+def test_a_look_into_the_queues_finds_what_is_missing(spark: SparkSession, tables: Path) -> None:
+    seen = spark.createDataFrame([("contoso", "orders", "other")], ["primary", "target", "message_id"])
+    told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]), seen=seen)
+    assert (told.summary.waiting, told.summary.lost) == (0, 2)
+    assert sorted(row["message_id"] for row in told.lost) == ["lost", "waits"]
+
+
+def test_a_span_without_records_names_the_days_there_are(spark: SparkSession, tables: Path) -> None:
+    with pytest.raises(ValueError, match=f"they have {DAYS[0]} to"):
+        report(spark, tables, first_day=date(2020, 1, 1), last_day=date(2020, 1, 2))
+
+
+def test_a_folder_without_tables_says_what_to_run(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="pairbus ledger build"):
+        report(spark, tmp_path)
 
 
 def one_by_one(ledger: Path, folder: Path, seed: int) -> Iterator[None]:

@@ -1,120 +1,247 @@
-"""What a ledger says, for people: the audit's verdict in one sentence, with the numbers behind it."""
+"""What the tables say about a span of days, as plain values: for the page, for JSON, for the console."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pairbus.ledger.files import closed_files, open_files, publish_orphans
 from pairbus.ledger.records import Operation, Outcome
-from pairbus.pipeline.audit import audit
-from pairbus.pipeline.silver import quarantine, read_lines, silver
+from pairbus.pipeline import schemas
+from pairbus.pipeline.audit import confirm
+from pairbus.pipeline.store import Manifest, TableStore
+from pairbus.pipeline.summary import Summary, summarise, summarise_tables
+
+__all__ = ["Report", "Summary", "report", "summarise"]
+
+_WIDTHS_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
+_MOST_BUCKETS = 120
+_MOST_NAMED = 100
+"""Messages that are named one by one: more are counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """Counts of message copies over a whole ledger.
+class Span:
+    """A time in one state: `end_s` is None if it has not ended."""
 
-    `accepted` is always the sum of the four after it and `lost`.
-    """
-
-    accepted: int
-    delivered: int
-    dead_lettered: int
-    expired: int
-    waiting: int
-    lost: int
-    duplicates: int
-    diverted: int
-    spooled: int
-    restored: int
-    pings: int
-    billed_operations: int
-    unidentified: int
-    """Operations on messages without an id: they cannot be followed."""
-    unrecorded: int
-    """Operations that writers had to leave out, by their own count."""
-    broken_lines: int
-    died: int
-    """Processes whose ledger does not end in order: their last fraction of a second may be missing."""
-
-    @property
-    def balanced(self) -> bool:
-        """Everything accepted was delivered."""
-        return self.accepted == self.delivered
-
-    @property
-    def sentence(self) -> str:
-        ending = f"lost {self.lost:,}, duplicates {self.duplicates:,}"
-        if self.balanced:
-            return f"accepted {self.accepted:,} = delivered {self.delivered:,}, {ending}"
-        parts = [f"delivered {self.delivered:,}"]
-        parts += [f"dead-lettered {self.dead_lettered:,}"] if self.dead_lettered else []
-        parts += [f"expired {self.expired:,}"] if self.expired else []
-        parts += [f"waiting {self.waiting:,}"] if self.waiting else []
-        return f"accepted {self.accepted:,}: {', '.join(parts)}, {ending}"
-
-    def to_json(self) -> dict[str, int | bool | str]:
-        return {"sentence": self.sentence, "balanced": self.balanced, **asdict(self)}
+    entity: str
+    state: str
+    start_s: float
+    end_s: float | None
+    cause: str
 
 
-def summarise(
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values over time: one for each bucket of `width_s` seconds from `start_s` on."""
+
+    start_s: float
+    width_s: int
+    values: dict[str, list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Times are seconds since the Unix epoch, UTC."""
+
+    first_day: str
+    last_day: str
+    summary: Summary
+    checked: bool
+    """Whether "still waiting" was compared with a look into the queues."""
+    states: list[Span]
+    sends: Series
+    depth: Series
+    waits: list[tuple[str, int]]
+    """How many messages waited how long: upper edges, and counts."""
+    episodes: list[dict[str, Any]]
+    waiting: list[dict[str, Any]]
+    availability: list[dict[str, Any]]
+    bills: list[dict[str, Any]]
+    pairing_cost: list[dict[str, Any]]
+    lost: list[dict[str, Any]]
+    duplicated: list[dict[str, Any]]
+
+    def to_json(self) -> bytes:
+        """Everything the page shows, for programs."""
+        body = asdict(self) | {"summary": self.summary.to_json()}
+        return msgspec.json.format(msgspec.json.encode(body), indent=2)
+
+
+def report(
     spark: SparkSession,
-    ledger_folder: Path | str,
+    tables_folder: Path | str,
     *,
+    first_day: date | None = None,
+    last_day: date | None = None,
     seen: DataFrame | None = None,
-    require_receipts: bool = False,
-) -> Summary:
-    """Audit a ledger folder as it is now, open files included, without building tables.
-
-    `require_receipts` counts a message as delivered when a receiver settled it, not when the primary took it;
-    `seen` is what a look into the queues found, see `pairbus.pipeline.audit.judge`.
-    """
-    folder = Path(ledger_folder)
-    if not folder.is_dir():
-        raise ValueError(f"The ledger folder {folder} does not exist; give the folder that clients record in.")
-    publish_orphans(folder)
-    lines = read_lines(spark, [*closed_files(folder), *open_files(folder)])
-    return summarise_records(silver(lines), quarantine(lines), seen=seen, require_receipts=require_receipts)
-
-
-def summarise_records(
-    records: DataFrame,
-    quarantined: DataFrame,
-    *,
-    seen: DataFrame | None = None,
-    require_receipts: bool = False,
-) -> Summary:
-    ok = f.col("outcome") == Outcome.OK.value
-    on_message = f.col("operation").isin(
-        [Operation.SEND.value, Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value]
-    )
-    opened = f.col("operation") == Operation.OPEN.value
-    closed = f.col("operation") == Operation.CLOSE.value
-    totals = records.agg(
-        _count(ok & (f.col("operation") == Operation.PING.value)).alias("pings"),
-        f.coalesce(f.sum("billed"), f.lit(0)).alias("billed_operations"),
-        _count(ok & on_message & f.col("message_id").isNull()).alias("unidentified"),
-        f.coalesce(f.sum(f.when(f.col("operation") == Operation.GAP.value, f.col("count"))), f.lit(0)).alias(
-            "unrecorded"
-        ),
-        (_count(opened) - _count(closed)).alias("died"),
-    ).first()
-    copies = ("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates")
-    travelled = ("diverted", "spooled", "restored")
-    audited = audit(records, seen=seen, require_receipts=require_receipts)
-    sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies + travelled)).first()
-    assert totals is not None
-    assert sums is not None
-    return Summary(
-        **{name: int(sums[name]) for name in copies + travelled},
-        **{name: int(totals[name]) for name in ("pings", "billed_operations", "unidentified", "unrecorded", "died")},
-        broken_lines=quarantined.count(),
-    )
+) -> Report:
+    """What happened from `first_day` to `last_day` (both included; everything, unless given)."""
+    store = TableStore(tables_folder)
+    manifest = store.manifest()
+    if not manifest.batch:
+        raise ValueError(f"There are no tables in {store.folder}; run 'pairbus ledger build' first.")
+    days = [
+        day
+        for day in sorted(manifest.silver)
+        if (first_day is None or day >= first_day.isoformat()) and (last_day is None or day <= last_day.isoformat())
+    ]
+    if not days:
+        known = sorted(manifest.silver)
+        raise ValueError(
+            f"The tables have no records from {first_day} to {last_day}; they have {known[0]} to {known[-1]}."
+        )
+    return _Reading(spark, store, manifest, days).report(seen)
 
 
-def _count(condition: Column) -> Column:
-    return f.count(f.when(condition, 1))
+class _Reading:
+    def __init__(self, spark: SparkSession, store: TableStore, manifest: Manifest, days: Sequence[str]) -> None:
+        self._spark = spark
+        self._store = store
+        self._manifest = manifest
+        self._days = days
+
+    def report(self, seen: DataFrame | None) -> Report:
+        records = self._store.read_silver(self._spark, schemas.SILVER.schema, self._manifest, self._days)
+        audit = self._table(schemas.AUDIT)
+        if seen is not None:
+            audit = confirm(audit, seen)
+        audit = audit.persist()
+        try:
+            summary = summarise_tables(
+                records,
+                self._table(schemas.OPERATIONS_DAILY),
+                audit,
+                self._store.read_quarantine(self._spark, schemas.QUARANTINE.schema, self._manifest),
+            )
+            sends, depth = _over_time(records)
+            return Report(
+                first_day=self._days[0],
+                last_day=self._days[-1],
+                summary=summary,
+                checked=seen is not None,
+                states=_states(self._table(schemas.TRANSITIONS)),
+                sends=sends,
+                depth=depth,
+                waits=_waits(audit),
+                episodes=_plain(self._table(schemas.EPISODES).orderBy("failed_over_at")),
+                waiting=_plain(self._table(schemas.WAITING).orderBy("day", "primary", "target")),
+                availability=_plain(self._table(schemas.AVAILABILITY).orderBy("day", "primary", "target")),
+                bills=_plain(self._months(schemas.BILLS).orderBy("month", "namespace")),
+                pairing_cost=_plain(self._months(schemas.PAIRING_COST).orderBy("month", "namespace", "cause")),
+                lost=_named(audit, "lost"),
+                duplicated=_named(audit, "duplicates"),
+            )
+        finally:
+            audit.unpersist()
+
+    def _table(self, table: schemas.Table) -> DataFrame:
+        return self._store.read_table(self._spark, table.schema, table.name, self._manifest, self._days)
+
+    def _months(self, table: schemas.Table) -> DataFrame:
+        months = sorted({f"{day[:7]}-01" for day in self._days})
+        return self._store.read_table(self._spark, table.schema, table.name, self._manifest, months)
+
+
+def _plain(frame: DataFrame) -> list[dict[str, Any]]:
+    return [{name: _value(value) for name, value in row.asDict().items()} for row in frame.collect()]
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}"
+    return value
+
+
+def _named(audit: DataFrame, count: str) -> list[dict[str, Any]]:
+    rows = audit.where(f.col(count) > 0).orderBy("first_at").limit(_MOST_NAMED)
+    return _plain(rows.select("primary", "target", "message_id", "episode", "diverted_at", count, "verdict"))
+
+
+def _states(transitions: DataFrame) -> list[Span]:
+    """The states other than healthy, by entity; an entity of several clients has a row for each client."""
+    rows = transitions.orderBy("primary", "target", "process", "at", "n").collect()
+    processes: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        processes.setdefault((row["primary"], row["target"]), set()).add(row["process"])
+    spans: list[Span] = []
+    for row, after in zip(rows, [*rows[1:], None], strict=True):
+        if row["state_to"] == "healthy":
+            continue
+        same = after is not None and all(after[name] == row[name] for name in ("primary", "target", "process"))
+        several = len(processes[row["primary"], row["target"]]) > 1
+        name = f"{row['primary']}/{row['target']}" + (f" ({row['process']})" if several else "")
+        end = _seconds(after["at"]) if after is not None and same else None
+        spans.append(Span(name, row["state_to"], _seconds(row["at"]), end, row["cause"] or ""))
+    return spans
+
+
+def _seconds(moment: datetime) -> float:
+    """Spark gives timestamps to Python without a zone, in the machine's own: what `timestamp` expects."""
+    return moment.timestamp()
+
+
+def _over_time(records: DataFrame) -> tuple[Series, Series]:
+    """Sends by route, and how full the backlog was, in at most `_MOST_BUCKETS` buckets."""
+    operation, outcome, on_backlog = f.col("operation"), f.col("outcome"), f.col("on_backlog")
+    ok = outcome == Outcome.OK.value
+    is_send = operation.isin(Operation.SEND.value, Operation.SCHEDULE.value)
+    of_clients = f.col("role").isin("client", "syphon")
+    left = operation.isin(Operation.COMPLETE.value, Operation.DEAD_LETTER.value, Operation.EXPIRE.value)
+    kinds = {
+        "primary": is_send & ok,
+        "backlog": (operation == Operation.DIVERT.value) & ok,
+        "spool": (operation == Operation.SPOOL.value) & ok,
+        "refused": is_send & ~ok,
+        "entered": (operation == Operation.DIVERT.value) & ok,
+        "left": left & ok & on_backlog,
+    }
+    interesting = is_send | left | operation.isin(Operation.DIVERT.value, Operation.SPOOL.value)
+    told = records.where(of_clients & interesting)
+    edges = told.agg(f.min("at").alias("first"), f.max("at").alias("last")).first()
+    if edges is None or edges["first"] is None:
+        return Series(0.0, 1, {}), Series(0.0, 1, {})
+    first, last = _seconds(edges["first"]), _seconds(edges["last"])
+    fitting = (width for width in _WIDTHS_SECONDS if (last - first) / width < _MOST_BUCKETS - 1)
+    width = next(fitting, int((last - first) / (_MOST_BUCKETS - 2)) + 1)
+    start = first // width * width
+    bucket = f.floor((f.unix_micros("at") / 1_000_000 - f.lit(start)) / width).alias("bucket")
+    counts = told.groupBy(bucket).agg(*(f.count_if(kind).alias(name) for name, kind in kinds.items()))
+    size = int((last - start) // width) + 1
+    values = {name: [0.0] * size for name in kinds}
+    for row in counts.collect():
+        for name in kinds:
+            values[name][row["bucket"]] = float(row[name])
+    depth, level = [], 0.0
+    for entered, gone in zip(values.pop("entered"), values.pop("left"), strict=True):
+        level = max(0.0, level + entered - gone)
+        depth.append(level)
+    return Series(start, width, values), Series(start, width, {"messages in backlogs": depth})
+
+
+def _waits(audit: DataFrame) -> list[tuple[str, int]]:
+    """How long messages waited, in steps a person can read."""
+    edges = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
+    names = ("1 s", "5 s", "15 s", "1 min", "5 min", "15 min", "1 h", "4 h", "1 day")
+    seconds = (f.unix_micros("home_at") - f.unix_micros("diverted_at")) / 1_000_000
+    waited = audit.where("home_at is not null and diverted_at is not null").select(seconds.alias("s"))
+    lower: float = float("-inf")
+    columns = []
+    for edge, name in zip(edges, names, strict=True):
+        columns.append(f.count_if((f.col("s") > lower) & (f.col("s") <= edge)).alias(name))
+        lower = edge
+    columns.append(f.count_if(f.col("s") > lower).alias("longer"))
+    row = waited.agg(*columns).first()
+    assert row is not None
+    return [(name, int(row[name])) for name in (*names, "longer")]

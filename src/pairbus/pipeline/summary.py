@@ -1,0 +1,169 @@
+"""The audit's verdict in one sentence, with the numbers behind it: from a ledger as it is, or from built
+tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pairbus.ledger.files import closed_files, open_files, publish_orphans
+from pairbus.ledger.records import Operation, Outcome, Role, Route
+from pairbus.pipeline.audit import audit
+from pairbus.pipeline.silver import quarantine, read_lines, silver
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts of message copies over a whole ledger.
+
+    `accepted` is always the sum of the four after it and `lost`.
+    """
+
+    accepted: int
+    delivered: int
+    dead_lettered: int
+    expired: int
+    waiting: int
+    lost: int
+    duplicates: int
+    diverted: int
+    spooled: int
+    restored: int
+    pings: int
+    billed_operations: int
+    unidentified: int
+    """Operations on messages without an id: they cannot be followed."""
+    unrecorded: int
+    """Operations that writers had to leave out, by their own count."""
+    broken_lines: int
+    died: int
+    """Processes whose ledger does not end in order: their last fraction of a second may be missing."""
+
+    @property
+    def balanced(self) -> bool:
+        """Everything accepted was delivered."""
+        return self.accepted == self.delivered
+
+    @property
+    def sentence(self) -> str:
+        ending = f"lost {self.lost:,}, duplicates {self.duplicates:,}"
+        if self.balanced:
+            return f"accepted {self.accepted:,} = delivered {self.delivered:,}, {ending}"
+        parts = [f"delivered {self.delivered:,}"]
+        parts += [f"dead-lettered {self.dead_lettered:,}"] if self.dead_lettered else []
+        parts += [f"expired {self.expired:,}"] if self.expired else []
+        parts += [f"waiting {self.waiting:,}"] if self.waiting else []
+        return f"accepted {self.accepted:,}: {', '.join(parts)}, {ending}"
+
+    def to_json(self) -> dict[str, int | bool | str]:
+        return {"sentence": self.sentence, "balanced": self.balanced, **asdict(self)}
+
+
+def summarise(
+    spark: SparkSession,
+    ledger_folder: Path | str,
+    *,
+    seen: DataFrame | None = None,
+    require_receipts: bool = False,
+) -> Summary:
+    """Audit a ledger folder as it is now, open files included, without building tables.
+
+    `require_receipts` counts a message as delivered when a receiver settled it, not when the primary took it;
+    `seen` is what a look into the queues found, see `pairbus.pipeline.audit.judge`.
+    """
+    folder = Path(ledger_folder)
+    if not folder.is_dir():
+        raise ValueError(f"The ledger folder {folder} does not exist; give the folder that clients record in.")
+    publish_orphans(folder)
+    lines = read_lines(spark, [*closed_files(folder), *open_files(folder)])
+    return summarise_records(silver(lines), quarantine(lines), seen=seen, require_receipts=require_receipts)
+
+
+def summarise_records(
+    records: DataFrame,
+    quarantined: DataFrame,
+    *,
+    seen: DataFrame | None = None,
+    require_receipts: bool = False,
+) -> Summary:
+    ok = f.col("outcome") == Outcome.OK.value
+    totals = records.agg(
+        _count(ok & (f.col("operation") == Operation.PING.value)).alias("pings"),
+        f.coalesce(f.sum("billed"), f.lit(0)).alias("billed_operations"),
+        _unidentified(),
+        *_words(),
+    ).first()
+    copies = ("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates")
+    travelled = ("diverted", "spooled", "restored")
+    audited = audit(records, seen=seen, require_receipts=require_receipts)
+    sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies + travelled)).first()
+    assert totals is not None
+    assert sums is not None
+    return Summary(
+        **{name: int(sums[name]) for name in copies + travelled},
+        **{name: int(totals[name]) for name in ("pings", "billed_operations", "unidentified", "unrecorded", "died")},
+        broken_lines=quarantined.count(),
+    )
+
+
+def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFrame, quarantined: DataFrame) -> Summary:
+    """The same from built tables: only what went through a backlog is followed message by message.
+
+    What the primary accepted directly is delivered, as it is without `require_receipts`.
+    """
+    of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
+    route = f.coalesce("route", f.lit(Route.PRIMARY.value))
+    is_send = f.col("operation").isin(Operation.SEND.value, Operation.SCHEDULE.value, Operation.DIVERT.value)
+    taken = (is_send & (route != Route.SPOOL.value)) | (f.col("operation") == Operation.SPOOL.value)
+    done = operations.agg(
+        _total(of_clients & taken, "operations").alias("accepted"),
+        _total(f.col("in_bill"), "billed").alias("billed_operations"),
+        _total(of_clients & (f.col("operation") == Operation.PING.value), "operations").alias("pings"),
+    ).first()
+    words = records.agg(*_words(), _unidentified()).first()
+    copies = ("dead_lettered", "expired", "waiting", "lost", "duplicates", "diverted", "spooled", "restored")
+    sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies)).first()
+    assert done is not None
+    assert words is not None
+    assert sums is not None
+    counts = {name: int(sums[name]) for name in copies}
+    undelivered = counts["dead_lettered"] + counts["expired"] + counts["waiting"] + counts["lost"]
+    return Summary(
+        **counts,
+        accepted=int(done["accepted"]),
+        delivered=int(done["accepted"]) - undelivered,
+        pings=int(done["pings"]),
+        billed_operations=int(done["billed_operations"]),
+        unidentified=int(words["unidentified"]),
+        unrecorded=int(words["unrecorded"]),
+        died=int(words["died"]),
+        broken_lines=quarantined.count(),
+    )
+
+
+def _unidentified() -> Column:
+    on_message = f.col("operation").isin(
+        [Operation.SEND.value, Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value]
+    )
+    ok = f.col("outcome") == Outcome.OK.value
+    return _count(ok & on_message & f.col("message_id").isNull()).alias("unidentified")
+
+
+def _words() -> list[Column]:
+    """What the ledgers say about themselves."""
+    operation = f.col("operation")
+    missing = f.sum(f.when(operation == Operation.GAP.value, f.col("count")))
+    opened, closed = _count(operation == Operation.OPEN.value), _count(operation == Operation.CLOSE.value)
+    return [f.coalesce(missing, f.lit(0)).alias("unrecorded"), (opened - closed).alias("died")]
+
+
+def _total(condition: Column, name: str) -> Column:
+    return f.coalesce(f.sum(f.when(condition, f.col(name))), f.lit(0))
+
+
+def _count(condition: Column) -> Column:
+    return f.count(f.when(condition, 1))
