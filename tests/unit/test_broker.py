@@ -406,3 +406,12 @@ def test_dead_letters_can_be_forwarded_and_say_where_they_came_from(tmp_path: Pa
         assert b"x-opt-deadletter-source" in grave.got[0].raw
 
     run(test, tmp_path)
+
+
+def test_the_files_of_a_store_are_private(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        assert modes == dict.fromkeys(("namespace.db", "namespace.db-shm", "namespace.db-wal"), 0o600)
+
+    run(test, tmp_path)

@@ -28,11 +28,12 @@ def _migrations() -> list[str]:
 class Store:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
+        # Made private before SQLite opens it: the files it puts beside take their mode from this one.
+        self.path.touch(mode=0o600)
         self._writer = self._connect()
         self._writer.execute("PRAGMA journal_mode = WAL")
         self._writer.execute("PRAGMA synchronous = FULL")
         self._migrate()
-        self.path.chmod(0o600)
         self._reader = self._connect()
         self.shelf = PayloadShelf(self._fetch)
 
