@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient, SqlRuleFilter
 
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
@@ -250,6 +251,16 @@ def test_everything_decided_is_there_after_a_stop(tmp_path: Path) -> None:
 
     serve(EmbeddedServer("contoso", tmp_path / "data"), make)
     serve(EmbeddedServer("contoso", tmp_path / "data"), look)
+
+
+def test_a_client_learns_that_the_namespace_is_being_stopped(tmp_path: Path) -> None:
+    with EmbeddedNamespace("contoso", data=tmp_path / "data") as namespace:
+        with namespace.admin() as admin:
+            admin.create_queue("q")
+        with namespace.client(retry_total=0) as client, client.get_queue_receiver("q") as receiver:
+            namespace.stop()
+            with pytest.raises(ServiceBusConnectionError, match="being stopped"):
+                receiver.receive_messages(max_wait_time=30)
 
 
 def test_a_stopped_server_says_so(tmp_path: Path) -> None:

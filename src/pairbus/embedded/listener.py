@@ -10,6 +10,7 @@ anything.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -21,7 +22,9 @@ TLS_HANDSHAKE_TIMEOUT_S = 10.0
 BACKLOG = 512
 ACCEPTS_PER_WAKE = 64
 ACCEPT_PAUSE_S = 1.0
-CLOSING_ROUNDS = 10
+TLS_GOODBYE_S = 1.0
+GOODBYE_S = 0.2
+GOODBYE_ROUNDS = 50
 
 AMQP_FIRST_BYTE = b"A"
 TLS_FIRST_BYTE = b"\x16"
@@ -98,16 +101,31 @@ class Listener:
         if self._handing_over:
             await asyncio.wait(self._handing_over)
 
+    def protocols(self) -> list[asyncio.BaseProtocol]:
+        """The protocols of the open connections, for whoever wants to say goodbye in their own way."""
+        return [transport.get_protocol() for transport in self._open.values() if not transport.is_closing()]
+
     async def close(self) -> None:
-        """Stop, and drop what is still open: protocols that want to say goodbye have done so before."""
+        """Stop; what is open gets a moment to send what it has written, then it is cut."""
         await self.stop_accepting()
+        await asyncio.sleep(0)
         for transport in self._open.values():
+            # Closing twice would make a TLS transport deaf to the abort below.
+            if not transport.is_closing():
+                transport.close()
+        await self._all_gone(rounds=GOODBYE_ROUNDS, pause_s=GOODBYE_S / GOODBYE_ROUNDS)
+        for connection, transport in self._open.items():
             transport.abort()
-        for _ in range(CLOSING_ROUNDS):
-            # A transport tells its protocol in a later round of the loop, one inside TLS in the one after.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        await self._all_gone(rounds=GOODBYE_ROUNDS, pause_s=0)
+
+    async def _all_gone(self, *, rounds: int, pause_s: float) -> None:
+        """Wait a limited time for connections to end: transports tell their protocols in later rounds of the loop."""
+        for _ in range(rounds):
             if not self.connection_count:
                 return
-            await asyncio.sleep(0)
+            await asyncio.sleep(pause_s)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_WAKE):
@@ -184,6 +202,7 @@ class Listener:
                 connection,
                 ssl=tls,
                 ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls else None,
+                ssl_shutdown_timeout=TLS_GOODBYE_S if tls else None,
             )
         except (OSError, ssl.SSLError) as error:
             # The client went away or does not trust us: its own trouble, worth no more than a word.

@@ -134,6 +134,7 @@ class EmbeddedServer:
         if endpoint is not None:
             await endpoint.close()
         if listener is not None:
+            _say_goodbye(listener)
             await listener.close()
         broker, self._broker = self._broker, None
         if broker is not None:
@@ -224,6 +225,16 @@ def _started(part: T | None) -> T:
     if part is None:
         raise RuntimeError("The server has not been started, or is stopped.")
     return part
+
+
+def _say_goodbye(listener: "Listener") -> None:
+    """AMQP's own way to stop: clients learn that the connection was closed on purpose, not broken."""
+    from pairbus.amqp.engine import Engine
+    from pairbus.amqp.outcomes import AmqpError
+
+    for protocol in listener.protocols():
+        if isinstance(protocol, Engine):
+            protocol.close(AmqpError("amqp:connection:forced", "The namespace is being stopped."))
 
 
 def _require_name(name: str) -> None:
