@@ -36,7 +36,7 @@ and parts without their siblings are never delivered.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -141,7 +141,7 @@ def with_message_id(raw: bytes, message_id: str) -> bytes:
     if fields[_MESSAGE_ID] is not None:
         return raw
     fields[_MESSAGE_ID] = message_id
-    return replace(parts, properties=_section("properties", encode(_trimmed(fields)))).join()
+    return replace(parts, properties=_section("properties", encode(fields))).join()
 
 
 def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None) -> bytes:
@@ -156,7 +156,7 @@ def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None)
         time_to_live = fields[_TTL]
         if time_to_live is not None:
             fields[_TTL] = None
-            header = _section("header", encode(_trimmed(fields))) if _any_set(fields) else b""
+            header = _section("header", encode(fields)) if _any_set(fields) else b""
             additions.append((TIME_TO_LIVE, int(time_to_live)))
     if properties:
         fields = _fields(properties, _PROPERTY_COUNT)
@@ -167,7 +167,7 @@ def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None)
                 additions.append((SESSION_ID, str(session_id)))
             if time_to_live is not None:
                 fields[_ABSOLUTE_EXPIRY] = None
-            properties = _section("properties", encode(_trimmed(fields))) if _any_set(fields) else b""
+            properties = _section("properties", encode(fields)) if _any_set(fields) else b""
     if annotations and b"x-opt-scheduled" in annotations:
         scheduled = _map(annotations).get(_SCHEDULED_ANNOTATION)
         if scheduled is not None:
@@ -305,7 +305,7 @@ def _restored_header(header: bytes, time_to_live_ms: int | None) -> bytes:
     fields = _fields(header, _HEADER_COUNT) if header else [None] * _HEADER_COUNT
     fields[_DELIVERY_COUNT] = None
     fields[_TTL] = None if time_to_live_ms is None else UInt(min(time_to_live_ms, _MAX_TTL_MS))
-    return _section("header", encode(_trimmed(fields))) if _any_set(fields) else b""
+    return _section("header", encode(fields)) if _any_set(fields) else b""
 
 
 def _restored_annotations(annotations: bytes, scheduled_ms: int | None) -> bytes:
@@ -323,7 +323,7 @@ def _restored_properties(properties: bytes, session_id: str | None, time_to_live
         fields[_GROUP_ID] = session_id
     if time_to_live_ms is not None:
         fields[_ABSOLUTE_EXPIRY] = Timestamp(now_ms + time_to_live_ms)
-    return _section("properties", encode(_trimmed(fields)))
+    return _section("properties", encode(fields))
 
 
 def _part(destination: str, part_of: str, number: int, count: int, content: bytes) -> bytes:
@@ -445,14 +445,6 @@ def _fields(section: bytes, count: int) -> list[Any]:
     if type(values) is not list or len(values) > count:
         raise AmqpDecodeError(f"a section of an AMQP message must be a list of at most {count} fields")
     return values + [None] * (count - len(values))
-
-
-def _trimmed(fields: Sequence[Any]) -> list[Any]:
-    """The fields without the trailing ones that are not set."""
-    end = len(fields)
-    while end and fields[end - 1] is None:
-        end -= 1
-    return list(fields[:end])
 
 
 def _map(section: bytes) -> dict[Any, Any]:

@@ -1,0 +1,191 @@
+"""Every message comes back from its backlog form as it was: bodies, properties and annotations of every type."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from decimal import Decimal
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pairbus import envelope
+from pairbus.amqp.decoding import decode
+from pairbus.amqp.sections import Sections, read_facts
+from pairbus.envelope import BATCH_ENTRY_BYTES, Restored
+
+LIMIT = 256 * 1024
+MOMENTS = st.datetimes(
+    min_value=datetime.datetime(2000, 1, 1), max_value=datetime.datetime(2200, 1, 1), timezones=st.just(datetime.UTC)
+).map(lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+NAMES = TEXTS.filter(lambda name: name not in envelope.RESERVED)
+SCALARS = st.one_of(
+    st.integers(-(2**31), 2**31 - 1),
+    st.booleans(),
+    st.floats(allow_nan=False),
+    TEXTS,
+    st.uuids(),
+    MOMENTS,
+)
+TYPED = st.one_of(
+    st.integers(-(2**63), 2**63 - 1).map(lambda value: {"TYPE": "LONG", "VALUE": value}),
+    st.integers(0, 2**64 - 1).map(lambda value: {"TYPE": "ULONG", "VALUE": value}),
+    st.integers(0, 2**32 - 1).map(lambda value: {"TYPE": "UINT", "VALUE": value}),
+    st.integers(0, 255).map(lambda value: {"TYPE": "UBYTE", "VALUE": value}),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), SCALARS, st.binary(max_size=20), TYPED),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=6,
+)
+BODIES = st.one_of(
+    st.builds(
+        lambda data: {"data_body": data},
+        st.one_of(st.binary(max_size=300), st.lists(st.binary(max_size=50), min_size=1, max_size=3)),
+    ),
+    st.builds(lambda value: {"value_body": value}, VALUES),
+    st.builds(lambda rows: {"sequence_body": rows}, st.lists(st.lists(VALUES, max_size=3), min_size=1, max_size=3)),
+)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> AmqpAnnotatedMessage:
+    """Anything an application may send, as the SDK lets it be made."""
+    return AmqpAnnotatedMessage(
+        **draw(BODIES),
+        header={
+            "time_to_live": draw(st.none() | st.integers(1, 2**32 - 1)),
+            "priority": draw(st.none() | st.integers(0, 9)),
+        },
+        properties={
+            "message_id": draw(TEXTS.filter(bool)),
+            "user_id": draw(st.none() | st.binary(max_size=10)),
+            "to": draw(st.none() | TEXTS),
+            "subject": draw(st.none() | TEXTS),
+            "reply_to": draw(st.none() | TEXTS),
+            "correlation_id": draw(st.none() | TEXTS),
+            "content_type": draw(st.none() | st.sampled_from(["application/json", "text/plain"])),
+            "content_encoding": draw(st.none() | st.just("utf-8")),
+            "group_id": draw(st.none() | TEXTS),
+            "group_sequence": draw(st.none() | st.integers(0, 2**32 - 1)),
+            "reply_to_group_id": draw(st.none() | TEXTS),
+        },
+        application_properties=draw(st.dictionaries(NAMES, SCALARS | TYPED, max_size=4)),
+        annotations=draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "x-opt-partition-key": TEXTS,
+                    "x-opt-scheduled-enqueue-time": MOMENTS,
+                    "my-annotation": SCALARS,
+                },
+            )
+        ),
+        footer=draw(st.none() | st.dictionaries(TEXTS.filter(str.isascii).filter(bool), SCALARS, max_size=2)),
+    )
+
+
+def encoded(message: Any) -> bytes:
+    batch = ServiceBusMessageBatch(max_size_in_bytes=2**31)
+    batch.add_message(message)
+    raw: Any = batch._message
+    return bytes(raw[5][0])
+
+
+def values(raw: bytes) -> dict[str, Any]:
+    """The values of a message that must survive, section by section; bodies and properties as bytes."""
+    parts = Sections.split(raw)
+    properties = envelope._fields(parts.properties, 13)
+    properties[8] = None  # the expiry follows the time to live and the moment of sending
+    return {
+        "header": envelope._fields(parts.header, 5),
+        "properties": properties,
+        "types": [type(value) for value in properties],
+        "annotations": envelope._map(parts.message_annotations),
+        "application": parts.application_properties,
+        "body": parts.body,
+        "footer": parts.footer,
+    }
+
+
+@given(message=messages(), destination=TEXTS.filter(bool))
+@settings(max_examples=250, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+def test_out_and_back(message: Any, destination: str) -> None:
+    raw = encoded(message)
+    form = envelope.to_backlog(raw, destination)
+    facts = read_facts(form)
+    assert (facts.session_id, facts.ttl_ms, facts.scheduled_ms) == (None, None, None)
+    outcome = envelope.restore(form, now_ms=0)
+    assert isinstance(outcome, Restored)
+    assert outcome.destination == destination
+    assert values(outcome.raw) == values(raw)
+    if message.header.time_to_live is None and message.annotations.get("x-opt-scheduled-enqueue-time") is None:
+        assert outcome.raw == raw, "bit for bit"
+    original = read_facts(raw)
+    grown = envelope.growth(
+        destination,
+        original.session_id,
+        timed=original.ttl_ms is not None,
+        scheduled=original.scheduled_ms is not None,
+    )
+    assert len(form) - len(raw) <= grown
+
+
+@given(
+    short_of_limit=st.integers(0, 120),
+    session=st.none() | st.just("session"),
+    destination=st.sampled_from(["orders", "a/much/longer/path-of-a-topic"]),
+)
+@example(short_of_limit=0, session=None, destination="orders")
+@example(short_of_limit=1, session=None, destination="orders")
+@settings(max_examples=60, deadline=None, print_blob=True)
+def test_a_message_at_the_primarys_limit_fits_the_backlog_in_one_piece_or_in_parts(
+    short_of_limit: int, session: str | None, destination: str
+) -> None:
+    overhead = len(encoded(ServiceBusMessage(b"x" * 300, session_id=session, message_id="m"))) - 300
+    raw = encoded(ServiceBusMessage(b"x" * (LIMIT - overhead - short_of_limit), session_id=session, message_id="m"))
+    assert len(raw) == LIMIT - short_of_limit
+    form = envelope.to_backlog(raw, destination)
+    piece_limit = LIMIT - BATCH_ENTRY_BYTES
+    if len(form) <= piece_limit:
+        joined = form
+    else:
+        pieces = envelope.split(form, destination, uuid.uuid4().hex, piece_limit)
+        assert len(pieces) == 2
+        assert all(len(piece) <= piece_limit for piece in pieces)
+        assert {envelope.read(piece).destination for piece in pieces} == {destination}
+        joined = envelope.join([part for piece in pieces if (part := envelope.read(piece).part)])
+    outcome = envelope.restore(joined, now_ms=0)
+    assert isinstance(outcome, Restored)
+    assert outcome.raw == raw
+
+
+@given(content=st.binary(max_size=3000), limit=st.integers(170, 1000))
+@settings(max_examples=150, deadline=None, print_blob=True)
+def test_parts_keep_their_limit_and_join_to_what_was_split(content: bytes, limit: int) -> None:
+    pieces = envelope.split(content, "orders", "id", limit)
+    assert all(len(piece) <= limit for piece in pieces)
+    parts = [part for piece in pieces if (part := envelope.read(piece).part)]
+    if content:
+        assert envelope.join(parts) == content
+
+
+@given(raw=st.binary(max_size=200))
+@settings(max_examples=200, deadline=None, print_blob=True)
+def test_bytes_that_are_no_message_raise_a_value_error_and_nothing_else(raw: bytes) -> None:
+    try:
+        envelope.restore(raw, now_ms=0)
+    except ValueError:
+        return
+
+
+def test_a_decimal_survives() -> None:
+    raw = encoded(AmqpAnnotatedMessage(value_body=Decimal("1.5")))
+    outcome = envelope.restore(envelope.to_backlog(raw, "orders"), now_ms=0)
+    assert isinstance(outcome, Restored)
+    assert outcome.raw == raw
+    assert decode(Sections.split(raw).body, 3)[0] is not None
