@@ -85,6 +85,7 @@ class Engine(asyncio.Protocol):
         self._sessions: set[Any] = set()
         self._flush_due = False
         self._paused = False
+        self._eof = False
         self._holds = 0
         self._timer: asyncio.TimerHandle | None = None
         self._open_timer: asyncio.TimerHandle | None = None
@@ -142,6 +143,7 @@ class Engine(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         if not self.lost:
+            self._eof = True
             lib.pn_transport_close_tail(self._transport)
             self._dispatch()
             self.flush()
@@ -428,6 +430,16 @@ class Engine(asyncio.Protocol):
         if link is not None and link.is_sender and link.announced:
             self.owner.credit_changed(link)
 
+    def _on_input_ended(self, event: Any) -> None:
+        """The engine takes no more: the peer closed or vanished, or sent something it cannot make sense of.
+
+        Only for some of the last does it say so itself.
+        """
+        if self._eof or lib.pn_connection_state(self._connection) & lib.PN_REMOTE_CLOSED:
+            return
+        if self._error is None:
+            self.close(AmqpError("amqp:decode-error", "A frame could not be understood."))
+
     def _on_transport_error(self, event: Any) -> None:
         self._error = self._error or read_condition(lib.pn_transport_condition(self._transport))
 
@@ -453,4 +465,5 @@ _REACTIONS = {
     lib.PN_LINK_REMOTE_DETACH: Engine._on_link_close,
     lib.PN_LINK_FLOW: Engine._on_link_flow,
     lib.PN_TRANSPORT_ERROR: Engine._on_transport_error,
+    lib.PN_TRANSPORT_TAIL_CLOSED: Engine._on_input_ended,
 }

@@ -355,12 +355,13 @@ class Link:
         properties: dict[Any, Any] | None = None,
         settled: bool = False,
         second: bool = False,
+        coordinator: bool = False,
     ) -> None:
         """Attach a link of ours. ``settled``: the sender settles before sending; ``second``: outcomes are echoed."""
         impl = self.impl
         for terminus, kind, address in (
             (lib.pn_link_source(impl), lib.PN_SOURCE, source),
-            (lib.pn_link_target(impl), lib.PN_TARGET, target),
+            (lib.pn_link_target(impl), lib.PN_COORDINATOR if coordinator else lib.PN_TARGET, target),
         ):
             lib.pn_terminus_set_type(terminus, kind)
             lib.pn_terminus_set_address(terminus, ffi.NULL if address is None else address.encode())
@@ -420,7 +421,14 @@ class Link:
     # --- sending ------------------------------------------------------------------------------------------
 
     def send(
-        self, tag: bytes, raw: bytes, *, settled: bool = False, message_format: int = 0, context: Any = None
+        self,
+        tag: bytes,
+        raw: bytes,
+        *,
+        settled: bool = False,
+        message_format: int = 0,
+        state: State | None = None,
+        context: Any = None,
     ) -> Outgoing | None:
         """Send one message; the delivery to be settled later, or None if it is settled already."""
         impl = self.impl
@@ -428,6 +436,8 @@ class Link:
             return None
         delivery = lib.pn_delivery(impl, (len(tag), ffi.from_buffer(tag)))
         self.engine.note_format(self, message_format)
+        if state is not None:
+            _write_state(delivery, state)
         lib.pn_link_send(impl, raw, len(raw))
         sent = None
         if not settled:

@@ -33,8 +33,10 @@ OPERATION_TIMEOUT = "com.microsoft:timeout"
 DEFAULT_SESSION_TIMEOUT_MS = 65_000
 MAX_SESSION_TIMEOUT_MS = 24 * 3_600_000
 
-WINDOW = 256
+FIRST_WINDOW = 32
+MAX_WINDOW = 256
 QUEUED_BYTES = 4 << 20
+"""A window is as many messages as are expected to make up this size, from the sizes seen so far."""
 
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
 _TICKS_PER_MS = 10_000
@@ -50,6 +52,8 @@ class ReceivingLink(QuietEnd):
         self._receiver: Receiver | None = None
         self._cancel_wait: Callable[[], None] | None = None
         self._granted = 0
+        self._window = FIRST_WINDOW
+        self._usual_size = 0.0
         self._feed_due = False
         self._session_id: str | None = None
         self._hung: list[Outgoing] = []
@@ -121,7 +125,7 @@ class ReceivingLink(QuietEnd):
         if receiver is None or not self._link.alive:
             return
         in_flight = self._granted - receiver.credit
-        room = min(self._link.credit - in_flight, WINDOW)
+        room = min(self._link.credit - in_flight, self._window)
         if self._is_blocked():
             room = 0
         if room != receiver.credit:
@@ -132,7 +136,7 @@ class ReceivingLink(QuietEnd):
 
     def _drain(self, receiver: Receiver) -> None:
         """All that is ready was taken by now; when it has left, the rest of the credit goes back."""
-        if receiver.credit < min(self._link.credit, WINDOW) and self._granted > receiver.credit:
+        if self._granted > receiver.credit:
             return
         receiver.drain()
         self._granted = receiver.credit
@@ -146,10 +150,12 @@ class ReceivingLink(QuietEnd):
 
     def _deliver(self, delivery: Delivery) -> None:
         self._granted -= 1
+        self._usual_size += (len(delivery.raw) - self._usual_size) / 8
+        self._window = max(1, min(MAX_WINDOW, int(QUEUED_BYTES / (self._usual_size + 1))))
         # Nobody can settle what is settled already: such a delivery carries an empty tag, as the service's do.
         tag = b"" if delivery.settled else delivery.lock_token
         self._link.send(tag, delivery.raw, settled=delivery.settled)
-        if not self._feed_due and (self._granted <= WINDOW // 2 or self._link.draining):
+        if not self._feed_due and (self._granted <= self._window // 2 or self._link.draining):
             self._feed_due = True
             asyncio.get_running_loop().call_soon(self._feed)
 

@@ -1,0 +1,170 @@
+"""Peers that do it wrong: the protocol's own error or an end of the connection, and never more memory than allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pairbus.amqp.client import ClientConnection, LinkLostError
+from pairbus.amqp.engine import EngineLimits
+from pairbus.amqp.sasl import AMQP_HEADER, SaslExchange
+from pairbus.amqp.types import Described, UInt, ULong, encode
+from pairbus.embedded.entities.descriptions import QueueDescription
+from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, data_message
+
+SECONDS = 30.0
+GREETING = SaslExchange(server=False).start() + AMQP_HEADER
+
+
+def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]], limits: EngineLimits | None = None) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(SECONDS), amqp_stage(folder, engine_limits=limits) as stage:
+            await stage.broker.create_queue(QueueDescription("orders"))
+            await play(stage)
+
+    asyncio.run(run())
+
+
+def frame(code: int, *fields: object, channel: int = 0) -> bytes:
+    body = encode(Described(ULong(code), list(fields)))
+    return (len(body) + 8).to_bytes(4, "big") + b"\x02\x00" + channel.to_bytes(2, "big") + body
+
+
+OPEN = frame(0x10, "hostile", "localhost")
+BEGIN = frame(0x11, None, UInt(0), UInt(1000), UInt(1000))
+
+
+async def heard(stage: AmqpStage, said: bytes) -> bytes:
+    """Everything the server says to a peer that says this, until the server ends the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    writer.write(said)
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "condition"),
+    [
+        (b"\x7f\xff\xff\xff\x02\x00\x00\x00", b"amqp:connection:framing-error"),
+        (b"\x00\x00\x00\x04\x02\x00\x00\x00", b"amqp:connection:framing-error"),
+        (frame(0x14, UInt(0), UInt(0), b"tag", UInt(0)), b"amqp:"),
+        (b"\x00\x00\x00\x0c\x02\x00\x00\x00\xff\xff\xff\xff", b"amqp:"),
+        (b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x12\xc0", b"amqp:"),
+    ],
+    ids=["huge frame", "tiny frame", "transfer without a link", "no performative", "cut performative"],
+)
+def test_malformed_frames_close_the_connection_with_an_error(tmp_path: Path, said: bytes, condition: bytes) -> None:
+    async def play(stage: AmqpStage) -> None:
+        answer = await heard(stage, GREETING + OPEN + BEGIN + said)
+        assert condition in answer
+        connection = await stage.connect()
+        await (await connection.open_sender("orders")).send(data_message(b"still there"))
+
+    on_stage(tmp_path, play)
+
+
+def test_noise_never_harms_the_server(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        chance = random.Random(20_260_101)
+        beginnings = [b"", GREETING[:8], GREETING, GREETING + OPEN, GREETING + OPEN + BEGIN]
+        for _ in range(60):
+            reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+            writer.write(chance.choice(beginnings) + chance.randbytes(chance.randint(1, 200)))
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        connection = await stage.connect()
+        await (await connection.open_sender("orders")).send(data_message(b"still there"))
+
+    on_stage(tmp_path, play)
+
+
+@pytest.mark.parametrize("said", [b"", b"AMQ", GREETING[:8], GREETING], ids=["silence", "cut", "header", "no open"])
+def test_a_connection_that_does_not_open_in_time_is_cut(tmp_path: Path, said: bytes) -> None:
+    async def play(stage: AmqpStage) -> None:
+        await heard(stage, said)
+
+    on_stage(tmp_path, play, EngineLimits(open_timeout=0.05))
+
+
+def test_a_silent_peer_is_cut_after_the_idle_timeout(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        assert b"amqp:resource-limit-exceeded" in await heard(stage, GREETING + OPEN)
+
+    on_stage(tmp_path, play, EngineLimits(idle_timeout=0.2))
+
+
+def test_a_peer_that_sends_heartbeats_stays(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        idle = await ClientConnection.open("127.0.0.1", stage.port)
+        # A silent one of the same age is cut first.
+        await heard(stage, GREETING + OPEN)
+        await heard(stage, GREETING + OPEN)
+        assert not idle.engine.lost
+        await idle.put_token(stage.token(), "sb://localhost/")
+
+    on_stage(tmp_path, play, EngineLimits(idle_timeout=0.4))
+
+
+def test_links_are_limited(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await stage.connect()
+        await connection.open_sender("orders")
+        with pytest.raises(LinkLostError) as refused:
+            await connection.open_sender("orders")
+        assert refused.value.condition == "amqp:resource-limit-exceeded"
+
+    on_stage(tmp_path, play, EngineLimits(max_links=3))
+
+
+def test_a_client_that_never_reads_gets_no_more_than_fits_its_buffers(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection, deaf = await stage.connect(), await stage.connect()
+        sender = await connection.open_sender("orders")
+        count = 150
+        body = data_message(b"x" * 200_000)
+        await asyncio.gather(*[sender.send(body) for _ in range(count)])
+        deaf.engine.hold_reading()
+        link = deaf.engine.new_link(deaf.engine.new_session(), "deaf", sender=False)
+        link.open(source="orders", target="deaf")
+        link.grant(1_000_000)
+        peek = {"from-sequence-number": 0, "message-count": 1}
+        for _ in range(50):
+            assert (await connection.manage("orders", "peek-message", peek)).is_good
+        receiver = await connection.open_receiver("orders", credit=1_000)
+        got = 0
+        while got < count // 2:
+            got += len(await receiver.receive(1_000))
+        deaf.engine.abort()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_message_that_is_cut_off_is_not_stored(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        cut, connection = await stage.connect(), await stage.connect()
+        sender = await cut.open_sender("orders")
+        future = sender.send(data_message(b"x" * 250_000))
+        written: list[bytes] = []
+        cut.engine._write = written.append  # type: ignore[method-assign,assignment]
+        cut.engine.flush()
+        del cut.engine._write
+        cut.engine._write(b"".join(written)[:100_000])
+        peek = {"from-sequence-number": 0, "message-count": 1}
+        assert (await connection.manage("orders", "peek-message", peek)).status == 204
+        cut.engine.abort()
+        with pytest.raises(LinkLostError):
+            await future
+        assert stage.broker.counts("orders").active == 0
+
+    on_stage(tmp_path, play)
