@@ -138,6 +138,7 @@ class SendingLink(QuietEnd):
         def stored(error: BrokerError | None) -> None:
             self._connection.took(len(raw))
             self._hung.append((delivery, _ACCEPTED if error is None else Rejected(amqp_error(error))))
+            self.faults_changed()  # the fault may have ended while the message was being stored
 
         self._connection.broker.send(self.path, raws, stored)
 
