@@ -103,10 +103,11 @@ def pings_in_outage(fleet: Fleet, outage_hours: float) -> int:
     """Pings of one entity in one client: one every interval while failed over, the last is the one that
     works.
     """
-    failed_over = outage_hours * 3600 - fleet.failover_interval_seconds
-    if failed_over <= 0:
+    # Rounded to a microsecond: an hour's fraction times 3,600 is not exact.
+    failed_over = round(outage_hours * 3600 - fleet.failover_interval_seconds, 6)
+    if outage_hours <= 0 or failed_over < 0:
         return 0
-    return math.ceil(failed_over / fleet.ping_interval_seconds) + fleet.recovery_pings - 1
+    return max(1, math.ceil(failed_over / fleet.ping_interval_seconds)) + fleet.recovery_pings - 1
 
 
 def diverted_in_outage(fleet: Fleet, outage: Outage) -> int:
