@@ -229,6 +229,7 @@ class Engine(asyncio.Protocol):
         """A link of ours, to be given its source and target and opened."""
         impl = (lib.pn_sender if sender else lib.pn_receiver)(session, name.encode())
         link = Link(self, impl, name, is_sender=sender, formats=deque())
+        link.announced = True
         self._links[impl] = link
         return link
 

@@ -240,7 +240,7 @@ class Outgoing:
 
 
 class Link:
-    """One link. ``context`` is the owner's. ``announced``: the owner was told that the peer opened it."""
+    """One link. ``context`` is the owner's. ``announced``: the owner knows of it, and is told when it ends."""
 
     __slots__ = (
         "_partial",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pairbus.embedded.amqp.connection import ServerConnection
 
 CREDIT = 1_000
+MAX_HUNG = 10 * CREDIT
+"""A client that goes on sending to an entity that hangs, without regard to credit, is cut off here."""
 _ACCEPTED = Accepted()
 
 
@@ -108,8 +110,10 @@ class SendingLink(QuietEnd):
         match fault.mode:
             case "refuse" | "drop":
                 connection.engine.abort()
-            case "hang":
+            case "hang" if len(self._hung) < MAX_HUNG:
                 self._hung.append((delivery, _TIMED_OUT))
+            case "hang":
+                connection.engine.abort()
             case "error":
                 self._reject(delivery, AmqpError(fault.condition or "amqp:internal-error", "A fault was switched on."))
             case "throttle":
@@ -117,12 +121,17 @@ class SendingLink(QuietEnd):
                     return False
                 self._reject(delivery, AmqpError(SERVER_BUSY, "The server is busy. Wait 10 seconds and try again."))
             case "slow":
+                connection.takes(len(raw))
                 asyncio.get_running_loop().call_later(
-                    (fault.delay_ms or 0) / 1000, self._store, delivery, raw, message_format
+                    (fault.delay_ms or 0) / 1000, self._store_late, delivery, raw, message_format
                 )
             case "accept-then-fail":
                 self._store_silently(delivery, raw, message_format)
         return True
+
+    def _store_late(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
+        self._connection.took(len(raw))
+        self._store(delivery, raw, message_format)
 
     def _reject(self, delivery: Incoming, error: AmqpError) -> None:
         delivery.settle(Rejected(error))

@@ -1,0 +1,146 @@
+"""The client side: windows, waiting, and what happens to those who wait when a link or connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.embedded.entities.descriptions import QueueDescription
+from pairbus.embedded.faults import Fault
+from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, data_message
+
+SECONDS = 20.0
+
+
+def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
+            await stage.broker.create_queue(QueueDescription("orders"))
+            await play(stage)
+
+    asyncio.run(run())
+
+
+def test_a_sender_keeps_to_its_window(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await stage.connect()
+        sender = await connection.open_sender("orders", window=3)
+        stage.faults.set(Fault("hang", entity="orders"))
+        for _ in range(3):
+            await sender.room()
+            sender.send(data_message(b"x")).add_done_callback(lambda future: future.exception())
+        waiting = asyncio.ensure_future(sender.room())
+        await connection.put_token(stage.token(), "sb://localhost/")
+        assert not waiting.done()
+        assert sender.in_flight == 3
+        stage.faults.clear()
+        await waiting
+        await sender.send(data_message(b"x"))
+
+    on_stage(tmp_path, play)
+
+
+def test_the_limits_of_the_link_are_known(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        sender = await (await stage.connect()).open_sender("orders")
+        assert (sender.max_message_size, sender.max_batch_size) == (262_144, 262_144)
+
+    on_stage(tmp_path, play)
+
+
+def test_everything_under_way_fails_when_the_connection_ends(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await stage.connect()
+        sender = await connection.open_sender("orders", window=1)
+        receiver = await connection.open_receiver("orders")
+        await sender.send(data_message(b"x"))
+        (message,) = await receiver.receive(1)
+        stage.faults.set(Fault("hang", entity="orders"))
+        sent, settled = sender.send(data_message(b"x")), receiver.settle([message])
+        under_way: list[Awaitable[object]] = [
+            sent,
+            settled,
+            asyncio.ensure_future(sender.room()),
+            asyncio.ensure_future(receiver.receive(1)),
+            asyncio.ensure_future(connection.manage("orders", "peek-message", {})),
+        ]
+        await connection.put_token(stage.token(), "sb://localhost/")
+        connection.engine.abort()
+        for waiting in under_way:
+            with pytest.raises(LinkLostError):
+                await waiting
+        for late in (sender.send(data_message(b"x")), receiver.settle([message])):
+            with pytest.raises(LinkLostError):
+                await late
+        with pytest.raises(LinkLostError):
+            await connection.open_sender("orders")
+
+    on_stage(tmp_path, play)
+
+
+def test_a_receive_that_is_cancelled_loses_nothing(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await stage.connect()
+        receiver = await connection.open_receiver("orders")
+        for _ in range(20):
+            waiting = asyncio.ensure_future(receiver.receive(10))
+            await connection.put_token(stage.token(), "sb://localhost/")
+            waiting.cancel()
+        sender = await connection.open_sender("orders")
+        await sender.send(data_message(b"x"))
+        assert len(await receiver.receive(10)) == 1
+
+    on_stage(tmp_path, play)
+
+
+def test_one_refusal_does_not_hide_the_others(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await stage.connect()
+        sender = await connection.open_sender("orders")
+        answers = await asyncio.gather(
+            sender.send(data_message(b"x")),
+            sender.send(b"noise"),
+            sender.send(data_message(b"x")),
+            return_exceptions=True,
+        )
+        assert [isinstance(answer, RefusedError) for answer in answers] == [False, True, False]
+
+    on_stage(tmp_path, play)
+
+
+def test_a_server_that_is_not_there_is_an_os_error() -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(OSError, match=str(port)):
+            await ClientConnection.open("127.0.0.1", port)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_a_server_that_speaks_something_else_is_an_error(said: bytes) -> None:
+    async def run() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(said)
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with asyncio.timeout(SECONDS), server:
+            with pytest.raises(LinkLostError):
+                await ClientConnection.open("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    asyncio.run(run())
+
+
+def test_errors_say_what_they_are() -> None:
+    error = LinkLostError(AmqpError("amqp:not-found", "There is no such queue."))
+    assert error.condition == "amqp:not-found"
+    assert str(error) == "amqp:not-found: There is no such queue."
