@@ -27,6 +27,8 @@ from pairbus.embedded.errors import (
     TimeoutExpiredError,
 )
 
+LOST_SESSION_NOTICE_MS = 3_000
+
 log = logging.getLogger(__name__)
 
 
@@ -240,7 +242,11 @@ class Feeding:
             wait.accepted(error)
 
     def _tell_lost_sessions(self) -> None:
-        """Links whose session's lock ended are closed with the reason."""
+        """Links whose session's lock ended get nothing more, and are closed with the reason a little later.
+
+        Later, because the service takes its time, too: a client that is about to close an idle session by itself
+        does not see it fail. Whoever wants the session has it at once.
+        """
         lost = self._namespace.lost_sessions
         while lost:
             queue, session = lost.pop()
@@ -251,7 +257,8 @@ class Feeding:
                     error = SessionLockLostError(
                         f"The session lock on '{session.session_id}' has expired. Accept the session again."
                     )
-                    self._commits.after(partial(receiver.closed, error))
+                    when_ms = self._clock.now_ms() + LOST_SESSION_NOTICE_MS
+                    self._clock.call_at(when_ms, partial(receiver.closed, error))
 
     # -- feeding
 

@@ -84,9 +84,11 @@ def _result(case: ET.Element) -> Result:
             expected = trouble.get("type") == "pytest.xfail"
             outcome = Outcome.EXCEPTED if expected else Outcome.SKIPPED
             detail = trouble.get("message", "")
-    class_name = case.get("classname", "").rpartition(".")[2]
-    file = case.get("file", "")
+    # The file attribute names where a decorated test's wrapper stands; the class name is that of the test itself.
+    *folders, last = case.get("classname", "").split(".")
     name = case.get("name", "")
-    if class_name and class_name != Path(file).stem:
-        name = f"{class_name}::{name}"
+    if not last.startswith("test_"):
+        name = f"{last}::{name}"
+        *folders, last = folders
+    file = "/".join([*folders, last]) + ".py"
     return Result(file, name, outcome, float(case.get("time", "0")), detail)
