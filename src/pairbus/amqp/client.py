@@ -90,7 +90,6 @@ class ClientConnection:
         except BaseException:
             connection.engine.abort()
             raise
-        connection._session = connection.engine.new_session()
         return connection
 
     async def put_token(self, token: str, audience: str, *, token_type: str = SAS_TOKEN) -> None:
@@ -131,7 +130,7 @@ class ClientConnection:
         timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109
     ) -> Sender:
         name = f"{address[:128]}-{uuid4()}"
-        sender = Sender(self.engine.new_link(self._session, name, sender=True), window)
+        sender = Sender(self._new_link(name, sender=True), window)
         sender.link.open(source=name, target=address)
         await self._attached(sender, timeout)
         return sender
@@ -150,7 +149,7 @@ class ClientConnection:
     ) -> Receiver:
         """A receiving link; ``session`` or ``next_session`` accept a session, waiting for it ``wait_ms`` at most."""
         name = f"{address[:128]}-{uuid4()}"
-        receiver = Receiver(self.engine.new_link(self._session, name, sender=False), credit)
+        receiver = Receiver(self._new_link(name, sender=False), credit)
         wanted = session is not None or next_session
         receiver.link.open(
             source=address,
@@ -163,9 +162,12 @@ class ClientConnection:
         await self._attached(receiver, timeout)
         return receiver
 
+    def _new_link(self, name: str, *, sender: bool) -> Link:
+        if not self.engine.has_session(self._session):
+            self._session = self.engine.new_session()
+        return self.engine.new_link(self._session, name, sender=sender)
+
     async def _attached(self, end: Sender | Receiver, timeout: float) -> None:  # noqa: ASYNC109
-        if self.engine.lost:
-            raise LinkLostError(AmqpError("amqp:connection:forced", "the connection ended"))
         try:
             async with asyncio.timeout(timeout):
                 await end.opened

@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 
 from cproton import ffi, lib
 
+from pairbus.amqp.errors import LinkLostError
 from pairbus.amqp.frames import IncomingFormats, OutgoingFormats
 from pairbus.amqp.links import Incoming, Link, Outgoing, read_condition, write_condition, write_data
 from pairbus.amqp.numbering import DeliveryNumbers
@@ -174,6 +175,7 @@ class Engine(asyncio.Protocol):
                 self.owner.link_closed(link, error)
             link.forget()
         self._links.clear()
+        self._sessions.clear()
         self.owner.connection_lost(error)
         lib.pn_transport_unbind(self._transport)
         lib.pn_connection_release(self._connection)
@@ -218,6 +220,7 @@ class Engine(asyncio.Protocol):
             self._socket.abort()
 
     def new_session(self) -> Any:
+        self._require_connection()
         session = lib.pn_session(self._connection)
         lib.pn_session_set_incoming_capacity(session, self.limits.session_window)
         lib.pn_session_open(session)
@@ -226,12 +229,23 @@ class Engine(asyncio.Protocol):
         return session
 
     def new_link(self, session: Any, name: str, *, sender: bool) -> Link:
-        """A link of ours, to be given its source and target and opened."""
+        """A link of ours, to be given its source and target and opened; LinkLostError if its session is gone."""
+        self._require_connection()
+        if not self.has_session(session):
+            raise LinkLostError(AmqpError("amqp:session:errant-link", "the session ended"))
         impl = (lib.pn_sender if sender else lib.pn_receiver)(session, name.encode())
         link = Link(self, impl, name, is_sender=sender, formats=deque())
         link.announced = True
         self._links[impl] = link
         return link
+
+    def has_session(self, session: Any) -> bool:
+        """Whether a session is still there: peers may end one and leave the connection open."""
+        return session in self._sessions
+
+    def _require_connection(self) -> None:
+        if self.lost:
+            raise LinkLostError(self._error or AmqpError("amqp:connection:forced", "the connection ended"))
 
     def note_format(self, link: Link, message_format: int) -> None:
         if self._outgoing_formats is not None:
