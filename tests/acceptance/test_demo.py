@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from pairbus.demo.story import Count, Narrator, conclude
+from pairbus.embedded.running import RunningServer
 from pairbus.pipeline.report import Summary
+from pairbus.testing import wait_until
 
 
 def test_the_story_ends_with_everything_delivered(tmp_path: Path) -> None:
@@ -29,6 +32,27 @@ def test_the_story_ends_with_everything_delivered(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
     assert not list(tmp_path.glob("pairbus-demo-*")), "the demo's folder is left behind"
+
+
+def test_an_interrupted_story_leaves_nothing_running(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "pairbus.cli", "demo"],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "Sent 200 messages" in line:
+                break
+        servers = [RunningServer.read(path) for path in (tmp_path / "pairbus").glob("*.json")]
+        assert sorted(server.name for server in servers) == ["contoso", "contoso-standby"]
+        os.killpg(demo.pid, signal.SIGINT)
+        _, complaints = demo.communicate(timeout=60)
+    assert (demo.returncode, complaints) == (130, "Interrupted.\n")
+    wait_until(lambda: not any(server.alive for server in servers), what="the namespaces to end")
 
 
 def summary(accepted: int, delivered: int, waiting: int = 0, lost: int = 0) -> Summary:

@@ -6,9 +6,10 @@ import itertools
 import logging
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,20 +151,23 @@ def _backlog_depth(standby: ServiceBusAdministrationClient) -> int:
 
 @contextmanager
 def _spark_aside() -> Iterator[Future[Any]]:
-    """A Spark session that starts while the story goes on: it takes ten seconds by itself."""
+    """A Spark session that starts while the story goes on: it takes ten seconds by itself.
 
-    def start() -> Any:
+    Whoever interrupts the story does not wait for it: its thread and its Java process end with this one.
+    """
+    session: Future[Any] = Future()
+
+    def start() -> None:
         from pairbus.pipeline.session import local_session
 
-        return local_session("pairbus demo")
-
-    with ThreadPoolExecutor(1) as aside:
-        session = aside.submit(start)
         try:
-            yield session
-        finally:
-            if session.exception() is None:
-                session.result().stop()
+            session.set_result(local_session("pairbus demo"))
+        except BaseException as error:
+            session.set_exception(error)
+
+    threading.Thread(target=start, name="Spark's start", daemon=True).start()
+    yield session
+    session.result().stop()
 
 
 def _ask(ledger: Path, spark: Any) -> Summary:
