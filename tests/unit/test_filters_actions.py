@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from pairbus.amqp.decimals import decode_decimal, encode_decimal
 from pairbus.amqp.sections import Facts
 from pairbus.amqp.types import (
     Byte,
@@ -24,7 +25,6 @@ from pairbus.amqp.types import (
     encode,
 )
 from pairbus.embedded.entities.filters import EvaluationError, MessageProperties, compile_action, compile_filter
-from pairbus.embedded.entities.filters.decimals import decode_decimal, encode_decimal
 from pairbus.embedded.entities.rules import PropertyValue, SqlAction, SqlFilter
 
 AN_ID = UUID("6f1c2b1e-8f0a-4f0e-9d3b-0c1d2e3f4a5b")

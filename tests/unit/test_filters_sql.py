@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from pairbus.amqp.decimals import encode_decimal
 from pairbus.amqp.types import (
     Byte,
     Char,
@@ -24,7 +25,6 @@ from pairbus.amqp.types import (
     UShort,
 )
 from pairbus.embedded.entities.filters import EvaluationError, MessageProperties, compile_filter
-from pairbus.embedded.entities.filters.decimals import encode_decimal
 from pairbus.embedded.entities.rules import FalseFilter, PropertyValue, SqlFilter, TrueFilter
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)

@@ -147,7 +147,10 @@ class ClientConnection:
         target: str | None = None,
         timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109
     ) -> Receiver:
-        """A receiving link; ``session`` or ``next_session`` accept a session, waiting for it ``wait_ms`` at most."""
+        """A receiving link; ``session`` or ``next_session`` accept a session, waiting for it ``wait_ms`` at most.
+
+        With a ``credit`` of 0 nothing comes until ``Receiver.grant`` asks for it.
+        """
         name = f"{address[:128]}-{uuid4()}"
         receiver = Receiver(self._new_link(name, sender=False), credit)
         wanted = session is not None or next_session
@@ -224,6 +227,8 @@ class ClientConnection:
         end = link.context
         if isinstance(end, Sender):
             end.make_room()
+        elif isinstance(end, Receiver):
+            end.credit_given_back()
 
     def writing_paused(self, paused: bool) -> None:
         return
@@ -378,9 +383,13 @@ class Receiver:
 
     def _give_back(self, count: int) -> None:
         self._given_back += count
-        if self._given_back * 4 >= self._credit:
+        if self._credit and self._given_back * 4 >= self._credit:
             self.link.grant(self._given_back)
             self._given_back = 0
+
+    def grant(self, count: int) -> None:
+        """Ask for so many messages more: for a receiver that was opened without credit, which asks only here."""
+        self.link.grant(count)
 
     async def close(self) -> None:
         self.link.close()
@@ -391,11 +400,15 @@ class Receiver:
                 self.session_id = None if value is None else str(value)
         if not self.opened.done():
             self.opened.set_result(None)
-            self.link.grant(self._credit)
+            if self._credit:
+                self.link.grant(self._credit)
 
     def received(self, delivery: Incoming, raw: bytes) -> None:
         self._ready.append(Received(raw, delivery.tag, delivery))
         self._arrival.set()
+
+    def credit_given_back(self) -> None:
+        """The peer answered a drain: it will not send what it has not sent."""
 
     def confirmed(self, delivery: Incoming, state: State | None) -> None:
         future = self._settling.pop(delivery, None)

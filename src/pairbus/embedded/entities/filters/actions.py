@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from pairbus.amqp.decimals import encode_decimal
 from pairbus.amqp.types import (
     Byte,
     Described,
@@ -27,7 +28,6 @@ from pairbus.amqp.types import (
     UShort,
 )
 from pairbus.embedded.entities.filters.compiling import Compiler, Evaluate
-from pairbus.embedded.entities.filters.decimals import encode_decimal
 from pairbus.embedded.entities.filters.syntax import Property, RemoveProperty, Statement
 from pairbus.embedded.entities.filters.system_properties import Kind, SystemProperty
 from pairbus.embedded.entities.filters.values import LONGEST_TEXT, EvaluationError, plain

@@ -18,6 +18,7 @@ from decimal import Context, Decimal
 from typing import Any
 from uuid import UUID
 
+from pairbus.amqp.decimals import decode_decimal
 from pairbus.amqp.types import (
     Byte,
     Char,
@@ -36,7 +37,6 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
 )
-from pairbus.embedded.entities.filters.decimals import decode_decimal
 
 LONGEST_TEXT = 32_767
 """What one property may hold: without a bound, actions that append a property to itself would double it."""
