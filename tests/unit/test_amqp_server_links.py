@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from pairbus.amqp.client import LinkLostError, RefusedError
+from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
+from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Released, State
 from pairbus.amqp.sections import Sections, read_facts
 from pairbus.amqp.types import decode
@@ -201,6 +202,26 @@ def test_a_receiver_gets_no_more_than_its_credit(tmp_path: Path) -> None:
             got += len(await many.receive(100))
         assert len(await few.receive(100)) == 4
         assert got == 46
+
+    on_stage(tmp_path, play)
+
+
+@pytest.mark.parametrize("session_window", [65_536, 1 << 20])
+def test_large_messages_flow_through_small_session_windows(tmp_path: Path, session_window: int) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await ClientConnection.open(
+            "127.0.0.1", stage.port, limits=EngineLimits(session_window=session_window)
+        )
+        await connection.put_token(stage.token(), "sb://localhost/")
+        sender = await connection.open_sender("orders")
+        sent = [sender.send(data_message(b"x" * 250_000)) for _ in range(60)]
+        receiver = await connection.open_receiver("orders", credit=1_000)
+        got = 0
+        while got < 60:
+            messages = await receiver.receive(100)
+            got += len(messages)
+            assert set(await receiver.settle(messages)) == {None}
+        await asyncio.gather(*sent)
 
     on_stage(tmp_path, play)
 

@@ -33,6 +33,7 @@ OPERATION_TIMEOUT = "com.microsoft:timeout"
 DEFAULT_SESSION_TIMEOUT_MS = 65_000
 MAX_SESSION_TIMEOUT_MS = 24 * 3_600_000
 
+LOOK_AGAIN_S = 0.02
 FIRST_WINDOW = 32
 MAX_WINDOW = 256
 QUEUED_BYTES = 4 << 20
@@ -125,13 +126,18 @@ class ReceivingLink(QuietEnd):
         if receiver is None or not self._link.alive:
             return
         in_flight = self._granted - receiver.credit
-        room = min(self._link.credit - in_flight, self._window)
-        if self._is_blocked():
+        room = max(min(self._link.credit - in_flight, self._window), 0)
+        if self._is_full():
+            # The client's session takes no more frames. Nothing tells when it does again: look a little later.
+            room = 0
+            self._feed_due = True
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._feed)
+        elif self._is_blocked():
             room = 0
         if room != receiver.credit:
-            self._granted = max(room, 0) + in_flight
-            receiver.set_credit(max(room, 0))
-        if self._link.draining and not self._is_blocked():
+            self._granted = room + in_flight
+            receiver.set_credit(room)
+        if self._link.draining and not self._is_full() and not self._is_blocked():
             self._drain(receiver)
 
     def _drain(self, receiver: Receiver) -> None:
@@ -142,8 +148,12 @@ class ReceivingLink(QuietEnd):
         self._granted = receiver.credit
         self._link.drained()
 
+    def _is_full(self) -> bool:
+        return self._link.queued_bytes > QUEUED_BYTES and not self._connection.engine.writing_is_paused
+
     def _is_blocked(self) -> bool:
-        if self._connection.engine.writing_is_paused or self._link.queued_bytes > QUEUED_BYTES:
+        """Nothing may be delivered for a reason whose end we are told of."""
+        if self._connection.engine.writing_is_paused:
             return True
         fault = self._connection.faults.fault_of(self.path)
         return fault is not None and fault.mode == "hang"
