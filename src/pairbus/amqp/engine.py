@@ -16,48 +16,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from cproton import ffi, lib
 
+from pairbus.amqp.contract import EngineLimits, EngineOwner
 from pairbus.amqp.errors import LinkLostError
 from pairbus.amqp.frames import IncomingFormats, OutgoingFormats
-from pairbus.amqp.links import Incoming, Link, Outgoing, read_condition, write_condition, write_data
+from pairbus.amqp.links import Incoming, Link, Outgoing
+from pairbus.amqp.native import read_condition, write_condition, write_data
 from pairbus.amqp.numbering import DeliveryNumbers
-from pairbus.amqp.outcomes import AmqpError, State
+from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.sasl import SaslError, SaslExchange
 
 __all__ = ["Engine", "EngineLimits", "EngineOwner", "Incoming", "Link", "Outgoing"]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """What one peer may take. Sizes are bytes, times seconds."""
-
-    max_frame: int = 65_536
-    max_sessions: int = 256
-    max_links: int = 2_048
-    max_message: int = 1_100_000
-    write_buffer: int = 1 << 20
-    session_window: int = 8 << 20
-    idle_timeout: float = 240.0
-    open_timeout: float = 30.0
-
-
-class EngineOwner(Protocol):
-    """What the engine tells. A link that the peer opened must be opened or refused, now or later."""
-
-    def connection_opened(self) -> None: ...
-    def link_opened(self, link: Link) -> None: ...
-    def link_closed(self, link: Link, error: AmqpError | None) -> None: ...
-    def message_received(self, link: Link, delivery: Incoming, raw: bytes, message_format: int) -> None: ...
-    def message_too_large(self, link: Link, delivery: Incoming, size: int) -> None: ...
-    def delivery_updated(self, link: Link, delivery: Outgoing) -> None: ...
-    def outcome_confirmed(self, link: Link, delivery: Incoming, state: State | None) -> None: ...
-    def credit_changed(self, link: Link) -> None: ...
-    def writing_paused(self, paused: bool) -> None: ...
-    def connection_lost(self, error: AmqpError | None) -> None: ...
 
 
 _PN_EOS = -1
@@ -442,7 +414,7 @@ class Engine(asyncio.Protocol):
 
     def _on_link_flow(self, event: Any) -> None:
         link = self._links.get(lib.pn_event_link(event))
-        if link is not None and link.is_sender and link.announced:
+        if link is not None and link.announced and (link.is_sender or not self._server):
             self.owner.credit_changed(link)
 
     def _on_input_ended(self, event: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
 from pairbus.syphon.deliveries import Delivery
-from pairbus.syphon.outcomes import Logbook, destination_of
+from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
 from pairbus.syphon.rules import PEEK_AT_MOST, PumpRules
@@ -302,17 +302,22 @@ class Pump:
     async def _bury(self, action: Bury, receiver: Receiver) -> None:
         lost = await receiver.dead_letter(action.letters)
         self.logbook.buried(action.letters, lost)
-        for letter in action.letters:
-            log.warning(
-                "dead-lettered",
-                extra={"queue": self.queue, "reason": letter.reason, "number": letter.delivery.sequence_number},
-            )
+        first = action.letters[0]
+        log.warning(
+            "dead-lettered",
+            extra={
+                "queue": self.queue,
+                "count": len(action.letters),
+                "reason": first.reason,
+                "cause": first.description,
+            },
+        )
         self._note_share()
 
     async def _peek(self, action: Peek, receiver: Receiver) -> None:
         self.logbook.counts.peeks += 1
         found = await receiver.peek(action.gap[0], PEEK_AT_MOST)
-        self.planner.peeked(action.gap, [(number, destination_of(raw)) for number, raw in found])
+        self.planner.peeked(action.gap, found)
 
     async def _probe(self) -> None:
         self.logbook.counts.probes += 1

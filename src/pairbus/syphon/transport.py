@@ -47,8 +47,8 @@ class Receiver(Protocol):
         """Renew the locks; when to do so again (on the loop's clock), and whose lock was gone."""
         ...
 
-    async def peek(self, from_number: int, count: int) -> list[tuple[int, bytes]]:
-        """Numbers and messages of the queue from this number on, locked ones included."""
+    async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
+        """Numbers and destinations (None: not readable) from this number on, locked messages included."""
         ...
 
     async def close(self) -> None: ...

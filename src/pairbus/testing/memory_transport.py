@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pairbus.syphon.deliveries import DeadLetter, Delivery
+from pairbus.syphon.outcomes import destination_of
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import SendError, Verdict
 
@@ -171,11 +172,12 @@ class MemoryReceiver:
         lost = self._settle("renew", deliveries, extend)
         return now + self._queue.lock_seconds / 2, lost
 
-    async def peek(self, from_number: int, count: int) -> list[tuple[int, bytes]]:
+    async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
         self._transport.calls["peek"] += 1
         await asyncio.sleep(0)
         self._check()
-        return [(number, one.raw) for number, one in self._queue.messages.items() if number >= from_number][:count]
+        found = [one for number, one in self._queue.messages.items() if number >= from_number][:count]
+        return [(one.number, destination_of(one.raw)) for one in found]
 
     async def close(self) -> None:
         return None

@@ -1,0 +1,150 @@
+"""The two namespaces as a syphon is given them: an address and a credential, and what the SDK makes of them.
+
+Credentials stay the SDK's: a connection string is parsed by it, and tokens are made by it or by azure-identity. They
+are never printed: the repr of a namespace is its host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+from azure.core.credentials import AccessToken
+from azure.servicebus import TransportType
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+_JWT_SCOPE = "https://servicebus.azure.net//.default"
+_SAS_TYPE = "servicebus.windows.net:sastoken"
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Where a namespace is and how to be let in. `host` has a port if it is not the service's own."""
+
+    host: str
+    tls: bool = True
+    connection_verify: str | None = None
+    _connection_string: str | None = field(default=None, repr=False)
+    _credential: Any = field(default=None, repr=False)
+    plain_amqp: bool = True
+    """Whether AMQP connections can be made directly: not through web sockets or a gateway."""
+
+    @classmethod
+    def parse(cls, connection_string: str, *, connection_verify: str | None = None) -> Namespace:
+        """From a connection string; raises ValueError without showing it."""
+        try:
+            client = ServiceBusClient.from_connection_string(connection_string)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"The connection string of {len(connection_string)} characters cannot be read ({error}); expected "
+                "'Endpoint=sb://HOST/;SharedAccessKeyName=NAME;SharedAccessKey=KEY', as the portal shows it."
+            ) from None
+        return cls(
+            client.fully_qualified_namespace,
+            _uses_tls(client),
+            connection_verify,
+            _connection_string=connection_string,
+        )
+
+    @classmethod
+    def at(cls, host: str, credential: Any, *, connection_verify: str | None = None) -> Namespace:
+        """From a host name and a credential of azure-identity or azure-core."""
+        return cls(host, connection_verify=connection_verify, _credential=credential)
+
+    @classmethod
+    def of(cls, client: Any) -> Namespace:
+        """The namespace of one of the SDK's clients, sync or aio, with its credential."""
+        config = client._config
+        direct = config.transport_type is TransportType.Amqp and not config.custom_endpoint_address
+        return cls(
+            client.fully_qualified_namespace,
+            _uses_tls(client),
+            client._connection_verify,
+            _credential=client._credential,
+            plain_amqp=direct and client._ssl_context is None,
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the AMQP endpoint."""
+        name, _, port = self.host.rpartition(":") if ":" in self.host else (self.host, "", "")
+        return name, int(port) if port else (5671 if self.tls else 5672)
+
+    @property
+    def hostname(self) -> str:
+        return self.address[0]
+
+    def client(self, **options: Any) -> ServiceBusClient:
+        """The SDK's aio client. The caller closes it."""
+        if self.connection_verify is not None:
+            options["connection_verify"] = self.connection_verify
+        if self._connection_string is not None:
+            return ServiceBusClient.from_connection_string(self._connection_string, **options)
+        return ServiceBusClient(self.host, _awaitable(self._credential), use_tls=self.tls, **options)
+
+    def administration(self) -> ServiceBusAdministrationClient:
+        """The SDK's aio administration client. The caller closes it."""
+        options = {} if self.connection_verify is None else {"connection_verify": self.connection_verify}
+        if self._connection_string is not None:
+            return ServiceBusAdministrationClient.from_connection_string(self._connection_string, **options)
+        return ServiceBusAdministrationClient(self.host, _awaitable(self._credential), **options)
+
+    def tokens(self) -> TokenSource:
+        # The SDK turns whatever credential it was given into one that makes tokens when it makes a sender.
+        credential = self.client().get_queue_sender("-")._credential
+        return TokenSource(credential)
+
+
+class TokenSource:
+    """Tokens of one namespace, for any audience in it."""
+
+    def __init__(self, credential: Any) -> None:
+        self._credential = credential
+        kind = getattr(credential, "token_type", b"jwt")
+        self._sas = (kind.decode() if isinstance(kind, bytes) else str(kind)) == _SAS_TYPE
+
+    @property
+    def kind(self) -> str:
+        return _SAS_TYPE if self._sas else "jwt"
+
+    async def token(self, audience: str) -> tuple[str, int]:
+        """The token, and when it ends (seconds since the epoch)."""
+        found: AccessToken = await self._credential.get_token(audience if self._sas else _JWT_SCOPE)
+        value: Any = found.token
+        return (value.decode() if isinstance(value, bytes) else str(value)), int(found.expires_on)
+
+
+class _Awaitable:
+    """A sync credential for the aio SDK: asking for a token may mean a request, so it is asked on a thread."""
+
+    def __init__(self, credential: Any) -> None:
+        self._credential = credential
+        if hasattr(credential, "token_type"):
+            self.token_type = credential.token_type
+
+    async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+        token: AccessToken = await asyncio.to_thread(self._credential.get_token, *scopes, **options)
+        return token
+
+    async def close(self) -> None:
+        return None
+
+    async def __aenter__(self) -> _Awaitable:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+def _awaitable(credential: Any) -> Any:
+    get_token = getattr(credential, "get_token", None)
+    if get_token is None or inspect.iscoroutinefunction(get_token):
+        return credential
+    return _Awaitable(credential)
+
+
+def _uses_tls(client: Any) -> bool:
+    return bool(client._config.use_tls)

@@ -1,0 +1,283 @@
+"""The plain way: the SDK receives, sends and settles. The reference the AMQP transport is compared with.
+
+One thing is not plain: the bytes of a received message are taken as they come off the link, before the SDK decodes
+them (it drops the difference between AMQP's number types). They are what `envelope` restores and what is sent on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus._pyamqp._decode import decode_payload
+from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+
+from pairbus import envelope
+from pairbus.pairing.sdk import RawBatch, describe
+from pairbus.syphon.deliveries import DeadLetter, Delivery
+from pairbus.syphon.locks import renew_after
+from pairbus.syphon.namespaces import Namespace
+from pairbus.syphon.transport import ReceiverLostError
+from pairbus.syphon.verdicts import SendError, Verdict, judge
+
+_OPEN_SECONDS = 30.0
+_ALONE_BYTES = 255_000
+_SENDERS_AT_MOST = 200
+_LOCK_GONE = (MessageLockLostError, MessageAlreadySettled, MessageNotFoundError)
+
+
+class SdkTransport:
+    overlapping = False
+    held_messages = 300
+
+    def __init__(self, primary: Namespace, secondary: Namespace) -> None:
+        self._namespace = primary
+        self._primary = primary.client(retry_total=0)
+        self._secondary = secondary.client(retry_total=0)
+        self._senders: dict[str, tuple[ServiceBusSender, asyncio.Lock]] = {}
+
+    async def open_receiver(self, queue: str) -> SdkReceiver:
+        receiver = self._secondary.get_queue_receiver(queue, prefetch_count=0)
+        opened = SdkReceiver(receiver)
+        try:
+            async with asyncio.timeout(_OPEN_SECONDS):
+                await opened.open()
+        except (ServiceBusError, TimeoutError, OSError) as error:
+            await opened.close()
+            raise _lost(error) from error
+        except BaseException:
+            await opened.close()
+            raise
+        return opened
+
+    async def send(self, destination: str, raws: Sequence[bytes]) -> None:
+        while True:
+            sender, turn = self._sender(destination)
+            async with turn:
+                if self._senders.get(destination) == (sender, turn):  # nobody dropped it while we waited
+                    await self._send(destination, sender, raws)
+                    return
+
+    async def _send(self, destination: str, sender: ServiceBusSender, raws: Sequence[bytes]) -> None:
+        try:
+            await sender.send_messages(_outgoing(raws, sender))
+        except ServiceBusError as error:
+            await self._drop(destination)
+            raise _send_error(error) from error
+        except (OSError, ValueError, TypeError) as error:
+            # The SDK's own state, not the message: that was encoded already.
+            await self._drop(destination)
+            verdict = Verdict.UNREACHABLE if isinstance(error, OSError) else Verdict.UNAVAILABLE
+            raise SendError(verdict, f"client:{type(error).__name__}", str(error)) from error
+        except asyncio.CancelledError:
+            # In the middle of a frame, perhaps: this connection is of no use any more.
+            await asyncio.shield(self._drop(destination))
+            raise
+
+    def _sender(self, destination: str) -> tuple[ServiceBusSender, asyncio.Lock]:
+        found = self._senders.get(destination)
+        if found is None:
+            # To the SDK's sender a topic is a path like any other.
+            found = self._senders[destination] = (self._primary.get_queue_sender(destination), asyncio.Lock())
+            if len(self._senders) > _SENDERS_AT_MOST:
+                self._close_an_idle_sender()
+        return found
+
+    def _close_an_idle_sender(self) -> None:
+        for destination, (sender, turn) in self._senders.items():
+            if not turn.locked():
+                del self._senders[destination]
+                task = asyncio.ensure_future(sender.close())
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
+                return
+
+    async def _drop(self, destination: str) -> None:
+        found = self._senders.pop(destination, None)
+        if found is not None:
+            with contextlib.suppress(ServiceBusError, OSError, TimeoutError):
+                async with asyncio.timeout(5.0):
+                    await found[0].close()
+
+    async def reachable(self) -> bool:
+        host, port = self._namespace.address
+        try:
+            async with asyncio.timeout(10.0):
+                _, writer = await asyncio.open_connection(host, port)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
+    async def close(self) -> None:
+        for destination in list(self._senders):
+            await self._drop(destination)
+        for client in (self._primary, self._secondary):
+            with contextlib.suppress(ServiceBusError, OSError):
+                await client.close()
+
+
+class SdkReceiver:
+    """The SDK's receiver does one thing at a time: whatever uses it takes its turn."""
+
+    def __init__(self, receiver: ServiceBusReceiver) -> None:
+        self._receiver = receiver
+        self._turn = asyncio.Lock()
+        self._raws: dict[bytes, bytes] = {}
+        self._tapped: Any = None
+
+    async def open(self) -> None:
+        inner: Any = self._receiver
+        await inner._open()
+        self._tap()
+
+    def _tap(self) -> None:
+        """Note the bytes of every message as it comes off the link."""
+        link = cast(Any, self._receiver)._handler._link
+        if link is self._tapped:
+            return
+        self._tapped = link
+        take: Callable[[Any], Awaitable[None]] = link._incoming_transfer
+        pieces = bytearray()
+        tag = b""
+
+        async def tapped(frame: Any) -> None:
+            nonlocal tag
+            if frame[1] is not None:
+                tag = bytes(frame[2])
+                pieces.clear()
+            pieces.extend(frame[11])
+            if not frame[5]:
+                self._raws[tag] = bytes(pieces)
+                pieces.clear()
+            await take(frame)
+
+        link._incoming_transfer = tapped
+
+    async def receive(self, limit: int, wait: float) -> list[Delivery]:
+        async with self._turn:
+            try:
+                self._tap()
+                received = await self._receiver.receive_messages(max_message_count=limit, max_wait_time=max(wait, 0.01))
+            except (ServiceBusError, OSError, AttributeError) as error:
+                raise _lost(error) from error
+        now = asyncio.get_running_loop().time()
+        return [self._delivery(message, now) for message in received]
+
+    def _delivery(self, message: ServiceBusReceivedMessage, now: float) -> Delivery:
+        tag = cast(Any, message)._delivery_tag
+        raw = self._raws.pop(bytes(tag)) if tag is not None else b""
+        until = message.locked_until_utc
+        return Delivery(
+            message.sequence_number or 0,
+            raw,
+            message,
+            renew_after(now, until.timestamp() if until is not None else None),
+        )
+
+    async def quiet(self) -> list[Delivery]:
+        # Without a prefetch nothing comes unasked; what a cancelled receive left behind is handed over here.
+        return await self.receive(100, 0.01) if self._raws else []
+
+    async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        return await self._each(deliveries, lambda one: self._receiver.complete_message(one.handle))
+
+    async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        return await self._each(deliveries, lambda one: self._receiver.abandon_message(one.handle))
+
+    async def dead_letter(self, letters: Sequence[DeadLetter]) -> list[Delivery]:
+        by_number = {letter.delivery.sequence_number: letter for letter in letters}
+
+        def bury(one: Delivery) -> Awaitable[None]:
+            letter = by_number[one.sequence_number]
+            return self._receiver.dead_letter_message(
+                one.handle, reason=letter.reason, error_description=letter.description
+            )
+
+        return await self._each([letter.delivery for letter in letters], bury)
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> tuple[float, list[Delivery]]:
+        last: Any = None
+
+        async def renew(one: Delivery) -> None:
+            nonlocal last
+            last = await self._receiver.renew_message_lock(one.handle)
+
+        lost = await self._each(deliveries, renew)
+        now = asyncio.get_running_loop().time()
+        return renew_after(now, last.timestamp() if last is not None else None), lost
+
+    async def _each(self, deliveries: Sequence[Delivery], act: Callable[[Delivery], Awaitable[Any]]) -> list[Delivery]:
+        lost = []
+        async with self._turn:
+            for one in deliveries:
+                try:
+                    await act(one)
+                except (*_LOCK_GONE, ValueError):
+                    lost.append(one)
+                except (ServiceBusError, OSError) as error:
+                    raise _lost(error) from error
+        return lost
+
+    async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
+        async with self._turn:
+            try:
+                found = await self._receiver.peek_messages(count, sequence_number=from_number)
+            except (ServiceBusError, OSError) as error:
+                raise _lost(error) from error
+        return [(message.sequence_number or 0, _destination(message)) for message in found]
+
+    async def close(self) -> None:
+        with contextlib.suppress(ServiceBusError, OSError, TimeoutError):
+            async with asyncio.timeout(5.0):
+                await self._receiver.close()
+
+
+def _destination(message: ServiceBusReceivedMessage) -> str | None:
+    properties: Any = message.application_properties or {}
+    found = properties.get(envelope.PATH.encode(), properties.get(envelope.PATH))
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else found if isinstance(found, str) else None
+
+
+def _outgoing(raws: Sequence[bytes], sender: ServiceBusSender) -> Any:
+    if len(raws) == 1 and len(raws[0]) > _ALONE_BYTES:
+        # A batch of one would be a few bytes too large for what the destination takes.
+        return AmqpAnnotatedMessage(message=decode_payload(memoryview(raws[0])))
+    return RawBatch(raws, sender)
+
+
+def _lost(error: BaseException) -> ReceiverLostError:
+    missing = isinstance(error, MessagingEntityNotFoundError) or _token_status(error) == 404
+    return ReceiverLostError(f"{type(error).__name__}: {error}", missing=missing)
+
+
+def _token_status(error: BaseException) -> int | None:
+    return getattr(getattr(error, "inner_exception", None), "status_code", None)
+
+
+def _send_error(error: ServiceBusError) -> SendError:
+    condition = describe(error).condition
+    # The service turns away the token for an entity that does not exist, and the SDK takes that for a wrong token.
+    if isinstance(error, MessagingEntityNotFoundError) or _token_status(error) == 404:
+        verdict = Verdict.MISSING
+    elif isinstance(error, MessageSizeExceededError):
+        verdict = Verdict.REFUSED
+    elif isinstance(error, ServiceBusConnectionError | ServiceBusCommunicationError | OperationTimeoutError):
+        verdict = Verdict.UNREACHABLE
+    else:
+        verdict = judge(condition)
+    return SendError(verdict, condition or type(error).__name__, str(error))
