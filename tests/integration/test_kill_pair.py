@@ -1,0 +1,97 @@
+"""`kill -9` of either namespace of a pair, again and again, while an application sends through the pairing.
+
+Whatever was accepted (the send returned) must arrive at the receiver of the primary: directly, or through the backlog
+and the syphon. It may arrive twice. The moments come from a seed, which is printed; `PAIRBUS_KILL_SEED` repeats it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+from pathlib import Path
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+from pairbus import BacklogUnavailableError, SendAvailabilityPairedNamespaceOptions, pair_namespace
+from pairbus.demo.receiving import ReceivingApplication
+from pairbus.ledger import LedgerWriter
+from pairbus.testing import EmbeddedPair, wait_until
+
+ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "30")) // 4
+SEED = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))
+BACKLOG_QUEUES = 2
+PATIENCE_SECONDS = 120.0
+
+
+def test_what_was_accepted_arrives(pairbus_process_pair: EmbeddedPair, tmp_path: Path) -> None:
+    print(f"PAIRBUS_KILL_SEED={SEED}")
+    moments = random.Random(SEED)
+    primary, secondary = pairbus_process_pair.primary, pairbus_process_pair.secondary
+    with primary.admin() as admin:
+        admin.create_queue("orders", max_delivery_count=2000)
+    accepted: list[str] = []
+    refused: list[str] = []
+    unexpected: list[BaseException] = []
+    over = threading.Event()
+    options = SendAvailabilityPairedNamespaceOptions(
+        secondary.admin(),
+        secondary.client(retry_total=0),
+        primary_name="contoso",
+        backlog_queue_count=BACKLOG_QUEUES,
+        failover_interval=0,
+        ping_primary_interval=1,
+        enable_syphon=True,
+        send_timeout=10,
+    )
+    with (
+        LedgerWriter(tmp_path / "ledger") as ledger,
+        ReceivingApplication(primary, "orders", ledger) as receiver,
+        pair_namespace(primary.client(retry_total=0), options) as paired,
+        secondary.admin() as standby,
+        paired.get_queue_sender("orders") as sender,
+    ):
+
+        def send() -> None:
+            try:
+                for number in itertools.count():
+                    if over.is_set():
+                        return
+                    name = f"order-{number}"
+                    try:
+                        sender.send_messages(ServiceBusMessage(name, message_id=name))
+                        accepted.append(name)
+                    except (ServiceBusError, BacklogUnavailableError):
+                        refused.append(name)  # both are down, or it is in doubt: the caller knows, nothing is promised
+            except BaseException as error:
+                unexpected.append(error)
+
+        def progress(count: int) -> None:
+            goal = len(accepted) + count
+            wait_until(lambda: unexpected or len(accepted) >= goal, PATIENCE_SECONDS, f"{count} more accepted")
+
+        application = threading.Thread(target=send, name="sending application")
+        application.start()
+        try:
+            for _ in range(ROUNDS):
+                victim = primary if moments.random() < 0.7 else secondary
+                progress(moments.randint(1, 40))
+                victim.kill()
+                progress(moments.randint(1, 40))  # the other one takes what is sent
+                victim.start()
+            progress(20)
+        finally:
+            over.set()
+            application.join(PATIENCE_SECONDS)
+        assert unexpected == []
+
+        def is_home() -> bool:
+            paths = (f"contoso/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES))
+            waiting = sum(standby.get_queue_runtime_properties(path).total_message_count or 0 for path in paths)
+            return waiting == 0 and receiver.message_ids >= set(accepted)
+
+        wait_until(is_home, PATIENCE_SECONDS, "everything accepted to arrive")
+    assert set(accepted) - receiver.message_ids == set(), "accepted and lost"
+    assert receiver.message_ids <= {*accepted, *refused}
