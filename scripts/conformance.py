@@ -1,6 +1,7 @@
 """Run the official SDK's live tests against embedded namespaces: `make conformance-full`.
 
-Exit code 0 when every test passed or is a listed exception that failed; 1 otherwise.
+A run of the whole suite writes the table of features and results to `docs/conformance.md`. Exit code 0 when every
+test passed or is a listed exception that failed; 1 otherwise.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="node ids of the suite, e.g. test_queues.py; none: all of them")
     parser.add_argument("--representative", action="store_true", help="the short run that `make test` does")
     parser.add_argument("--workers", type=int, default=WORKERS)
-    parser.add_argument("--write", type=Path, help="write the table of features and results to this file")
+    parser.add_argument("--write", type=Path, help="write the table to this file, also after a part of the suite")
     parser.add_argument("--junit", type=Path, help="keep the JUnit file")
     options = parser.parse_args()
 
@@ -34,8 +35,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         junit_file = options.junit or Path(folder) / "results.xml"
         results = run_suite(selection, workers=options.workers, junit_file=junit_file.absolute())
-    if options.write:
-        write_report(results, options.write)
+    table = options.write or (None if selection else ROOT / "docs" / "conformance.md")
+    if table is not None:
+        write_report(results, table)
     print(f"conformance: {summary(results)} in {time.monotonic() - started:.0f} s")
     return int(not results or any(result.outcome is Outcome.FAILED for result in results))
 
