@@ -107,13 +107,12 @@ def test_a_silent_peer_is_cut_after_the_idle_timeout(tmp_path: Path) -> None:
 def test_a_peer_that_sends_heartbeats_stays(tmp_path: Path) -> None:
     async def play(stage: AmqpStage) -> None:
         idle = await ClientConnection.open("127.0.0.1", stage.port)
-        # A silent one of the same age is cut first.
-        await heard(stage, GREETING + OPEN)
+        # A silent one that is younger is cut first.
         await heard(stage, GREETING + OPEN)
         assert not idle.engine.lost
         await idle.put_token(stage.token(), "sb://localhost/")
 
-    on_stage(tmp_path, play, EngineLimits(idle_timeout=0.4))
+    on_stage(tmp_path, play, EngineLimits(idle_timeout=2.0))
 
 
 def test_links_are_limited(tmp_path: Path) -> None:
@@ -146,6 +145,23 @@ def test_a_client_that_never_reads_gets_no_more_than_fits_its_buffers(tmp_path: 
         while got < count // 2:
             got += len(await receiver.receive(1_000))
         deaf.engine.abort()
+
+    on_stage(tmp_path, play)
+
+
+def test_a_client_that_asks_and_takes_no_replies_is_cut(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await stage.connect()
+        sender = await connection.open_sender("orders")
+        await asyncio.gather(*[sender.send(data_message(b"x" * 200_000)) for _ in range(5)])
+        await connection.open_receiver("orders/$management", credit=0, target="replies")
+        asking = await connection.open_sender("orders/$management")
+        peek = encode({"from-sequence-number": 0, "message-count": 10})
+        request = b"\x00\x53\x74" + encode({"operation": "com.microsoft:peek-message"}) + b"\x00\x53\x77" + peek
+        while not connection.engine.lost:
+            asking.send(request).add_done_callback(lambda future: future.exception())
+            await asyncio.sleep(0)
+        assert (await connection.lost).condition == "amqp:resource-limit-exceeded"
 
     on_stage(tmp_path, play)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pairbus.embedded.amqp.connection import ServerConnection
 
 CREDIT = 100
+MAX_QUEUED_BYTES = 16 << 20
+MAX_HUNG = 10 * CREDIT
 
 
 class ReplyLink(QuietEnd):
@@ -44,6 +46,13 @@ class ReplyLink(QuietEnd):
             self._connection.reply_links.remove(self)
 
     def send(self, raw: bytes) -> None:
+        if self._link.queued_bytes > MAX_QUEUED_BYTES:
+            self._connection.engine.close(
+                AmqpError(
+                    "amqp:resource-limit-exceeded", "Replies are not taken: give their link credit and read them."
+                )
+            )
+            return
         self._sent += 1
         self._link.send(self._sent.to_bytes(8, "big"), raw, settled=True)
 
@@ -146,8 +155,10 @@ class ManagementLink(QuietEnd):
         match fault.mode:
             case "refuse" | "drop":
                 self._connection.engine.abort()
-            case "hang":
+            case "hang" if len(self._hung) < MAX_HUNG:
                 self._hung.append(request)
+            case "hang":
+                self._connection.engine.abort()
             case "error":
                 self._reply(request, 500, "A fault was switched on.", None, fault.condition)
             case "slow":
