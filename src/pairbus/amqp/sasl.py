@@ -75,11 +75,15 @@ class SaslExchange:
         while not self.done and len(self._buffer) >= 8:
             size = int.from_bytes(self._buffer[:4], "big")
             if not 8 <= size <= MAX_FRAME or self._buffer[5] != 1:
-                raise SaslError("the peer sent a malformed SASL frame")
+                raise SaslError("the peer sent a malformed SASL frame", out)
             if len(self._buffer) < size:
                 break
             frame, self._buffer = self._buffer[:size], self._buffer[size:]
-            out += self._take(frame)
+            try:
+                out += self._take(frame)
+            except SaslError as error:
+                # A peer that said everything at once has not heard our offer yet.
+                raise SaslError(str(error), out + error.reply) from None
         return out
 
     def _take(self, frame: bytes) -> bytes:
