@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import logging
 import random
 from typing import TYPE_CHECKING, Any, Self, cast
+from weakref import WeakSet
 
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -26,6 +28,8 @@ from pairbus.pairing.options import (
     recorded_name,
 )
 from pairbus.pairing.queues import BacklogQueues
+
+_log = logging.getLogger("pairbus.pairing")
 
 Options = SendAvailabilityPairedNamespaceOptions[ServiceBusAdministrationClient, ServiceBusClient]
 
@@ -87,6 +91,7 @@ class PairedServiceBusClient(ServiceBusClient):
         self.spool: SpoolForwarder | None = None
         self._syphon: Any = None
         self._entities: dict[str, WatchedEntity] = {}
+        self._senders: WeakSet[PairedServiceBusSender] = WeakSet()
         self._mutex = runtime.Mutex()
         self._backlog_numbers = itertools.count(-1, -1)
         self._fault: PairedNamespaceFaultedError | None = None
@@ -236,6 +241,10 @@ class PairedServiceBusClient(ServiceBusClient):
         self.guard.close()
         for entity in list(self._entities.values()):
             await entity.close()
+        # The SDK takes its time to close a link, and its clients would close them one by one.
+        for outcome in await runtime.all_of([sender.close for sender in list(self._senders)]):
+            if isinstance(outcome, BaseException):
+                _log.debug("Closing a sender failed.", exc_info=outcome)
         if self._syphon is not None:
             await runtime.in_thread(self._syphon.close)
         if self.spool is not None:
@@ -247,7 +256,9 @@ class PairedServiceBusClient(ServiceBusClient):
 
     def _paired(self, entity: str, make_sender: Any) -> PairedServiceBusSender:
         self.check_usable()
-        return PairedServiceBusSender(self, self._watched(entity), make_sender)
+        sender = PairedServiceBusSender(self, self._watched(entity), make_sender)
+        self._senders.add(sender)
+        return sender
 
     def _watched(self, entity: str) -> WatchedEntity:
         self.check_usable()

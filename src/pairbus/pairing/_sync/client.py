@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import logging
 import random
 from typing import TYPE_CHECKING, Any, Self, cast
+from weakref import WeakSet
 
 from azure.servicebus import ServiceBusClient, ServiceBusSender
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -27,6 +29,8 @@ from pairbus.pairing.options import (
     recorded_name,
 )
 from pairbus.pairing.queues import BacklogQueues
+
+_log = logging.getLogger("pairbus.pairing")
 
 Options = SendAvailabilityPairedNamespaceOptions[ServiceBusAdministrationClient, ServiceBusClient]
 
@@ -88,6 +92,7 @@ class PairedServiceBusClient(ServiceBusClient):
         self.spool: SpoolForwarder | None = None
         self._syphon: Any = None
         self._entities: dict[str, WatchedEntity] = {}
+        self._senders: WeakSet[PairedServiceBusSender] = WeakSet()
         self._mutex = runtime.Mutex()
         self._backlog_numbers = itertools.count(-1, -1)
         self._fault: PairedNamespaceFaultedError | None = None
@@ -237,6 +242,10 @@ class PairedServiceBusClient(ServiceBusClient):
         self.guard.close()
         for entity in list(self._entities.values()):
             entity.close()
+        # The SDK takes its time to close a link, and its clients would close them one by one.
+        for outcome in runtime.all_of([sender.close for sender in list(self._senders)]):
+            if isinstance(outcome, BaseException):
+                _log.debug("Closing a sender failed.", exc_info=outcome)
         if self._syphon is not None:
             runtime.in_thread(self._syphon.close)
         if self.spool is not None:
@@ -248,7 +257,9 @@ class PairedServiceBusClient(ServiceBusClient):
 
     def _paired(self, entity: str, make_sender: Any) -> PairedServiceBusSender:
         self.check_usable()
-        return PairedServiceBusSender(self, self._watched(entity), make_sender)
+        sender = PairedServiceBusSender(self, self._watched(entity), make_sender)
+        self._senders.add(sender)
+        return sender
 
     def _watched(self, entity: str) -> WatchedEntity:
         self.check_usable()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SHORTEST_TIMEOUT = 0.001
+
 
 class PairedServiceBusSender(ServiceBusSender):
     """Sends to one queue or topic of the primary, or into the backlog while that entity is failed over.
@@ -130,6 +132,11 @@ class PairedServiceBusSender(ServiceBusSender):
             return
 
         def send(sender: ServiceBusSender, seconds: float) -> None:
+            if not sdk.batch_limit(sender):
+                # For a list the SDK would open the link itself, without any limit of time.
+                deadline = runtime.now() + seconds
+                sdk.open_link(sender, seconds)
+                seconds = max(deadline - runtime.now(), _SHORTEST_TIMEOUT)
             sender.send_messages(outgoing, timeout=seconds)
 
         self._deliver(Operation.SEND, outgoing, timeout, send, lambda: None)
