@@ -110,7 +110,7 @@ def with_mistakes(frames: list[bytes], made: list[tuple[str, int, int, int]]) ->
         if not result:
             break
         at, other = first % len(result), second % len(result)
-        one = result[at]
+        one = result[at] or b"\x00"
         if kind == "change":
             position = second % len(one)
             result[at] = one[:position] + bytes([value]) + one[position + 1 :]

@@ -377,7 +377,11 @@ class Engine(asyncio.Protocol):
         impl = lib.pn_event_link(event)
         link = self._links.get(impl)
         if link is None:
-            name = ffi.string(lib.pn_link_name(impl)).decode("utf-8", "replace")
+            given = lib.pn_link_name(impl)
+            if given == ffi.NULL:
+                self.close(AmqpError("amqp:invalid-field", "A link must have a name."))
+                return
+            name = ffi.string(given).decode("utf-8", "replace")
             sender = bool(lib.pn_link_is_sender(impl))
             formats = deque() if sender else self._incoming_formats.formats(name)
             link = Link(self, impl, name, is_sender=sender, formats=formats)
