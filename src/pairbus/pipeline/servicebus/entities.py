@@ -1,0 +1,27 @@
+"""Which entities a pattern of names stands for, by the namespace's administration."""
+
+from __future__ import annotations
+
+import re
+
+from azure.core.exceptions import AzureError
+
+from pairbus.pipeline.servicebus.options import Entities
+from pairbus.pipeline.servicebus.wire import Wire
+
+
+async def resolve(wire: Wire, entities: Entities) -> tuple[str, ...]:
+    """The paths to read, sorted; what is named is not looked up."""
+    if entities.pattern is None:
+        return entities.named
+    pattern = re.compile(entities.pattern, re.IGNORECASE)
+    try:
+        async with wire.namespace.administration() as admin:
+            names = [queue.name async for queue in admin.list_queues() if pattern.fullmatch(queue.name)]
+    except (AzureError, OSError) as error:
+        raise RuntimeError(
+            f"The queues of {wire.host} could not be listed for queuePattern {entities.pattern!r}: "
+            f"{type(error).__name__}: {error}. The connection string needs the right to manage, and connectionVerify a "
+            "certificate if the namespace has its own."
+        ) from error
+    return tuple(entities.path(name) for name in sorted(names))

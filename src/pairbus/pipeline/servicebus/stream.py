@@ -1,0 +1,259 @@
+"""Streaming: peek what a checkpoint can repeat, remove it once it is committed.
+
+What Spark calls, batch by batch:
+
+    latestOffset   look ahead, choose the messages of the next batch by number      (driver)
+    commit         remove the messages of the batch before, which is now committed  (driver)
+    partitions     one task for each part of the batch                              (driver)
+    read           peek exactly these messages                                      (executors)
+
+Rules:
+- Scheduled and deferred messages are not part of a stream: a scheduled one gets a new number when it becomes active,
+  a deferred one belongs to whoever deferred it.
+- A task that does not find all of its messages fails the query, naming them (`failOnDataLoss=false`: warns): somebody
+  else consumes from the entity, or the messages expired.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pairbus.pipeline.servicebus.batch import next_number, peeked
+from pairbus.pipeline.servicebus.columns import RowBuilder
+from pairbus.pipeline.servicebus.entities import resolve
+from pairbus.pipeline.servicebus.looking import Budget, look, low_numbers
+from pairbus.pipeline.servicebus.messages import ACTIVE, glance, read
+from pairbus.pipeline.servicebus.offsets import Offset, Position
+from pairbus.pipeline.servicebus.options import ReadOptions
+from pairbus.pipeline.servicebus.ranges import Runs, first_and_last
+from pairbus.pipeline.servicebus.removal import remove
+from pairbus.pipeline.servicebus.wire import Wire, WireError, wire_for
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 1.0
+"""Spark asks an idle stream for news every few milliseconds; the namespace is asked this often."""
+PATTERN_SECONDS = 5.0
+"""How long the names that a pattern stands for are taken for known."""
+
+
+@dataclass
+class StreamPart(InputPartition):
+    """The messages that one task reads, by their numbers."""
+
+    entity: str
+    runs: Runs
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The driver's instance lives as long as the query; executors get copies for `read`."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._targets: dict[str, int] | None = None
+        self._committed: dict[str, Any] | None = None
+        self._unremoved: dict[str, Runs] = {}
+        self._unreported: dict[str, int] = {}
+        self._looked: dict[str, int] = {}
+        self._names: tuple[str, ...] = ()
+        self._names_until = 0.0
+        self._idle_until = 0.0
+        self._turn = 0
+        self._warned: set[str] = set()
+
+    # --- the driver ---------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
+        return Offset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.max_messages)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all there is, for this run."""
+        wire = wire_for(self._options.access)
+        self._targets = {}
+        for entity in self._entities(wire):
+            edges = wire.call(first_and_last(lambda number, entity=entity: next_number(wire, entity, number)))  # type: ignore[misc]
+            self._targets[entity] = edges[1] if edges is not None else 0
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        if time.monotonic() < self._idle_until:
+            return start
+        wire = wire_for(self._options.access)
+        before = Offset.from_json(start)
+        found: dict[str, Position] = {}
+        names = self._entities(wire)
+        self._turn += 1
+        order = [names[(i + self._turn) % len(names)] for i in range(len(names))]
+        budget = self._budget(limit)
+        for index, entity in enumerate(order):
+            position = before.entities.get(entity, Position())
+            try:
+                found[entity] = self._advance(wire, entity, position, budget, len(order) - index)
+            except WireError as error:
+                if not error.is_missing or (self._options.fail_on_data_loss and self._options.entities.pattern is None):
+                    raise
+                self._warn_once(f"{entity!r} is not there any more and is left out")
+        for entity in before.entities:
+            if entity not in found:
+                self._warn_once(f"{entity!r} is not there any more and is left out")
+        after = Offset(found).to_json()
+        if after == start:
+            self._idle_until = time.monotonic() + IDLE_SECONDS
+        return after
+
+    def _budget(self, limit: ReadLimit) -> Budget:
+        if isinstance(limit, ReadAllAvailable):
+            return Budget.unlimited()
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_messages
+        return Budget(min(rows, self._options.max_messages), self._options.max_bytes)
+
+    def _entities(self, wire: Wire) -> tuple[str, ...]:
+        if self._targets:
+            return tuple(self._targets)
+        now = time.monotonic()
+        if now >= self._names_until:
+            self._names = wire.call(resolve(wire, self._options.entities))
+            self._names_until = now + PATTERN_SECONDS
+        return self._names
+
+    def _advance(self, wire: Wire, entity: str, position: Position, budget: Budget, entities_left: int) -> Position:
+        """The next batch's messages of one entity; a position without parts when there are none."""
+        first = max(position.next, self._looked.get(entity, 0))
+        last = self._targets.get(entity, 0) if self._targets is not None else None
+        seen = wire.call(look(wire, entity, first, last, budget.share(entities_left)))
+        budget.spend(len(seen.runs), seen.size)
+        missing = position.missing + self._unreported.pop(entity, 0)
+        self._looked[entity] = seen.looked
+        if not seen.runs.pairs:
+            if not position.parts:
+                self._check_low_numbers(wire, entity, position)
+            return replace(position, parts=(), missing=missing)
+        return Position(
+            seen.runs.last + 1,
+            max(seen.until_ms, position.until_ms),
+            tuple(seen.runs.split(self._options.messages_per_partition)),
+            missing,
+        )
+
+    def _check_low_numbers(self, wire: Wire, entity: str, position: Position) -> None:
+        """Active messages below the position were not there when it was passed: nobody would ever read them."""
+        if not position.next or f"low {entity}" in self._warned:
+            return
+        self._warned.add(f"low {entity}")
+        low = wire.call(low_numbers(wire, entity, position.next))
+        strange = low.without(set(self._unremoved.get(entity, Runs())))
+        if not strange.pairs:
+            return
+        text = (
+            f"{entity!r} holds active messages numbered {strange.short()}, below the stream's position "
+            f"{position.next}: the entity was deleted and made anew, or another reader held them when they were to be "
+            "removed. The stream will not read them; start it with a new checkpoint to do so."
+        )
+        if self._options.fail_on_data_loss:
+            raise RuntimeError(f"{text} Set failOnDataLoss=false to go on without them.")
+        log.warning(text)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._committed = end
+        self._remove(Offset.from_json(end))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start != self._committed:
+            # A restart: the batch before is committed, but whoever should have removed it may have died.
+            self.commit(start)
+        return [
+            StreamPart(entity, runs)
+            for entity, position in Offset.from_json(end).entities.items()
+            for runs in position.parts
+        ]
+
+    def _remove(self, offset: Offset) -> None:
+        wire = wire_for(self._options.access)
+        for entity, position in offset.entities.items():
+            runs = position.runs.union([self._unremoved.pop(entity, Runs())])
+            if not runs.pairs:
+                continue
+            try:
+                removed = wire.call(remove(wire, entity, runs, position.until_ms))
+            except WireError as error:
+                if not error.is_missing:
+                    raise
+                log.warning("%r is gone, and with it %s messages that were read", entity, len(runs))
+                continue
+            if removed.held.pairs:
+                self._unremoved[entity] = removed.held
+                log.warning(
+                    "%r: %s messages that were read are held by another receiver and stay for now (numbers %s)",
+                    entity,
+                    len(removed.held),
+                    removed.held.short(),
+                )
+            if removed.gone.pairs:
+                self._unreported[entity] = self._unreported.get(entity, 0) + len(removed.gone)
+                self._idle_until = 0.0
+                log.warning(
+                    "%r: %s messages that were read had gone before they were removed: somebody else consumes from "
+                    "it, or they expired (numbers %s)",
+                    entity,
+                    len(removed.gone),
+                    removed.gone.short(),
+                )
+
+    def stop(self) -> None:
+        return None
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning(text)
+
+    # --- executors ----------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StreamPart)
+        wire, runs = wire_for(self._options.access), partition.runs
+        rows = RowBuilder(self._schema, partition.entity, wire.host)
+        seen: set[int] = set()
+        try:
+            for raws in peeked(wire, partition.entity, runs.first, runs.last):
+                messages = []
+                for raw in raws:
+                    one = glance(raw)
+                    if one.state == ACTIVE and one.sequence_number in runs:
+                        seen.add(one.sequence_number)
+                        messages.append(read(raw))
+                if messages:
+                    yield rows.build(messages)
+        except WireError as error:
+            if not error.is_missing:
+                raise
+        if len(seen) < len(runs):
+            self._lost(partition, wire, runs.without(seen))
+
+    def _lost(self, partition: StreamPart, wire: Wire, lost: Runs) -> None:
+        text = (
+            f"{len(lost)} of {len(partition.runs)} messages of {partition.entity!r} in {wire.host} are not there any "
+            f"more (numbers {lost.short()}): somebody else consumes from it, or they expired."
+        )
+        if self._options.fail_on_data_loss:
+            raise RuntimeError(
+                f"{text} Let this stream be its only consumer, or set failOnDataLoss=false to go on without them."
+            )
+        log.warning(text)

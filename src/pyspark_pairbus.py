@@ -1,0 +1,5 @@
+"""What Spark looks for: it tries every module named `pyspark_…`, so the format `servicebus` needs no registration."""
+
+from pairbus.pipeline.servicebus import ServiceBusDataSource
+
+DefaultSource = ServiceBusDataSource
