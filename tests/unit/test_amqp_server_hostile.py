@@ -57,10 +57,18 @@ async def heard(stage: AmqpStage, said: bytes) -> bytes:
         (b"\x7f\xff\xff\xff\x02\x00\x00\x00", b"amqp:connection:framing-error"),
         (b"\x00\x00\x00\x04\x02\x00\x00\x00", b"amqp:connection:framing-error"),
         (frame(0x14, UInt(0), UInt(0), b"tag", UInt(0)), b"amqp:"),
+        (frame(0x12, None, UInt(0), False), b"amqp:"),
         (b"\x00\x00\x00\x0c\x02\x00\x00\x00\xff\xff\xff\xff", b"amqp:"),
         (b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x12\xc0", b"amqp:"),
     ],
-    ids=["huge frame", "tiny frame", "transfer without a link", "no performative", "cut performative"],
+    ids=[
+        "huge frame",
+        "tiny frame",
+        "transfer without a link",
+        "link without a name",
+        "no performative",
+        "cut performative",
+    ],
 )
 def test_malformed_frames_close_the_connection_with_an_error(tmp_path: Path, said: bytes, condition: bytes) -> None:
     async def play(stage: AmqpStage) -> None:
