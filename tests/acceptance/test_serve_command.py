@@ -47,7 +47,7 @@ def ready(folder: Path) -> dict[str, str | int]:
 
 def refused(*words: str) -> str:
     """The one sentence with which a command declines."""
-    done = subprocess.run([*PAIRBUS, *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*PAIRBUS, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith("pairbus: ")
     assert done.stderr.count("\n") == 1, done.stderr
@@ -140,6 +140,11 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
+
+
+def test_it_cannot_stop_with_a_file(tmp_path: Path) -> None:
+    said = refused("serve", "contoso", "--data", str(tmp_path / "data"), "--port", "0", "--stop-with-stdin")
+    assert "needs a pipe" in said
 
 
 def test_a_port_in_use_is_said(tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ def serve(
             loop.add_signal_handler(signal_number, told_to_stop.set)
         if stop_with_stdin:
             # Whoever started us holds the other end: if it dies, however it dies, we go too.
-            loop.add_reader(0, _note_end_of_stdin, told_to_stop)
+            try:
+                loop.add_reader(0, _note_end_of_stdin, told_to_stop)
+            except OSError as error:
+                raise Refusal("--stop-with-stdin needs a pipe as its standard input, not a file.") from error
         server = EmbeddedServer(name, data, host=host, port=port, config=config)
         try:
             await server.start()
