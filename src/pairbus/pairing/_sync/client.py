@@ -129,6 +129,11 @@ class PairedServiceBusClient(ServiceBusClient):
             first.close()
             raise
 
+    @classmethod
+    def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
+        """Refused: a pairing has two namespaces."""
+        raise TypeError("A paired client needs two namespaces: use from_connection_strings(primary, secondary).")
+
     def __repr__(self) -> str:
         states = ", ".join(f"{name}: {one.machine.state.value}" for name, one in self._entities.items())
         return f"<PairedServiceBusClient {self.primary_name} [{states}]>"

@@ -1,0 +1,159 @@
+"""Both namespaces down: the journal keeps what nobody takes and forwards it, in order, also after a crash."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from pairbus import BacklogUnavailableError, EntityState, SpoolFullError, SpoolInUseError
+from pairbus.amqp.sections import read_facts
+from pairbus.testing import wait_until
+from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired, raws
+
+FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
+
+
+@pytest.fixture(params=get_args(Shell))
+def shell(request: pytest.FixtureRequest) -> Shell:
+    chosen: Shell = request.param
+    return chosen
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
+    with embedded_pair(tmp_path / "pair") as running:
+        with running.primary.admin() as admin:
+            admin.create_queue("orders")
+        yield running
+
+
+def depth(client: Any) -> int:
+    return int(client.spool.depth)
+
+
+def test_without_a_spool_the_caller_gets_the_error(pair: EmbeddedPair, shell: Shell) -> None:
+    with paired(pair, shell, **FAST) as client:
+        pair.primary.stop()
+        pair.secondary.stop()
+        with pytest.raises(BacklogUnavailableError):
+            client.get_queue_sender("orders").send_messages(ServiceBusMessage("lost? no: raised"))
+
+
+def test_what_nobody_takes_waits_and_goes_to_the_backlog_in_order(
+    pair: EmbeddedPair, shell: Shell, tmp_path: Path
+) -> None:
+    with paired(pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, **FAST) as client:
+        sender = client.get_queue_sender("orders")
+        pair.primary.stop()
+        pair.secondary.stop()
+        for index in range(5):
+            sender.send_messages(ServiceBusMessage(str(index)))
+        sender.send_messages([ServiceBusMessage("5"), ServiceBusMessage("6")])
+        assert depth(client) == 7
+        pair.secondary.restart()
+        wait_until(lambda: depth(client) == 0, 30, "an empty spool")
+        assert backlog_bodies(client, pair) == [str(index) for index in range(7)]
+        assert client.state("orders") is EntityState.FAILED_OVER
+
+
+def test_what_nobody_takes_goes_to_the_primary_when_that_is_back_first(
+    pair: EmbeddedPair, shell: Shell, tmp_path: Path
+) -> None:
+    with paired(pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, **FAST) as client:
+        sender = client.get_queue_sender("orders")
+        pair.primary.stop()
+        pair.secondary.stop()
+        for index in range(3):
+            sender.send_messages(ServiceBusMessage(str(index), session_id=f"s{index}", time_to_live=timedelta(hours=1)))
+        pair.primary.restart()
+        wait_until(lambda: depth(client) == 0, 30, "an empty spool")
+        assert bodies(pair.primary, "orders") == ["0", "1", "2"]
+        facts = [read_facts(raw) for raw in raws(pair.primary, "orders")]
+        assert [one.session_id for one in facts] == ["s0", "s1", "s2"]
+        assert {one.ttl_ms for one in facts} == {3_600_000}
+        assert facts[0].application_properties == {}
+
+
+def test_a_killed_applications_messages_are_forwarded_by_the_next_one(
+    pair: EmbeddedPair, shell: Shell, tmp_path: Path
+) -> None:
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from azure.servicebus import ServiceBusClient, ServiceBusMessage
+        from azure.servicebus.management import ServiceBusAdministrationClient
+        import pairbus
+        primary, secondary, ca, spool = sys.argv[1:]
+        client = pairbus.pair_namespace(
+            ServiceBusClient.from_connection_string(primary, retry_total=0),
+            pairbus.SendAvailabilityPairedNamespaceOptions(
+                ServiceBusAdministrationClient.from_connection_string(secondary, connection_verify=ca),
+                ServiceBusClient.from_connection_string(secondary, retry_total=0),
+                primary_name="contoso", failover_interval=0, send_timeout=3, spool=spool, backlog_queue_count=1,
+            ),
+        )
+        print("paired", flush=True)
+        sys.stdin.readline()
+        sender = client.get_queue_sender("orders")
+        for index in range(4):
+            sender.send_messages(ServiceBusMessage(str(index)))
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    application = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            script,
+            pair.primary.connection_string,
+            pair.secondary.connection_string,
+            pair.secondary.ca_file,
+            str(tmp_path / "spool"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with application:
+        assert application.stdin is not None
+        assert application.stdout is not None
+        assert application.stdout.readline() == "paired\n"
+        pair.primary.stop()
+        pair.secondary.stop()
+        application.stdin.write("go\n")
+        application.stdin.flush()
+        assert application.wait(60) == -9
+    pair.secondary.restart()
+    with paired(pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, **FAST) as client:
+        wait_until(lambda: depth(client) == 0, 30, "an empty spool")
+        assert backlog_bodies(client, pair) == ["0", "1", "2", "3"]
+
+
+def test_a_spool_has_one_owner(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:
+    with (
+        paired(pair, shell, spool=tmp_path / "spool", **FAST),
+        pytest.raises(SpoolInUseError),
+        paired(pair, shell, spool=tmp_path / "spool", **FAST),
+    ):
+        pytest.fail("two clients share a spool")
+
+
+def test_a_full_spool_is_a_clear_error(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:
+    with paired(pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, **FAST) as client:
+        sender = client.get_queue_sender("orders")
+        pair.primary.stop()
+        pair.secondary.stop()
+        client.spool._journal._limit_bytes = 2000
+        sender.send_messages(ServiceBusMessage("x" * 1000))
+        with pytest.raises(SpoolFullError, match="full"):
+            sender.send_messages(ServiceBusMessage("y" * 1000))
+        assert depth(client) == 1
