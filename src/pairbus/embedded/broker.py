@@ -55,6 +55,7 @@ class Broker:
         self._feeding = Feeding(self.namespace, self._commits, self.clock)
         self._transactions = Transactions(self.limits)
         self._idle_alarm: Alarm | None = None
+        self._idle_watch_due = False
         self._feeding.settle_down()
         self._watch_idle()
 
@@ -416,13 +417,17 @@ class Broker:
     async def _administered(self) -> None:
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._feeding.settle_down()
-        self._watch_idle()
+        if not self._idle_watch_due:
+            # Looking through all entities once for many changes.
+            self._idle_watch_due = True
+            asyncio.get_running_loop().call_soon(self._watch_idle)
         self._commits.after(lambda: None if written.done() else written.set_result(None))
         await written
 
     # -- deleting what nobody uses
 
     def _watch_idle(self) -> None:
+        self._idle_watch_due = False
         if self._idle_alarm is not None:
             self._idle_alarm.cancel()
             self._idle_alarm = None
