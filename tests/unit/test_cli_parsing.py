@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli.__main__ import run
+from pairbus.cli.fault import Mode
 from pairbus.cli.logs import KeyValueFormatter
 from pairbus.cli.parsing import duration_ms
 from pairbus.cli.refusal import Refusal
+from pairbus.embedded.faults import MODES
 from pairbus.embedded.remote import ControlError, RemoteSwitchboard
 from pairbus.embedded.running import RunningServer, run_file, running_servers
 
@@ -65,6 +67,10 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
     assert said.out == ""
     assert said.err.startswith(f"pairbus: {sentence}")
     assert said.err.count("\n") == 1
+
+
+def test_the_command_knows_every_fault_of_the_server() -> None:
+    assert tuple(Mode) == MODES
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
