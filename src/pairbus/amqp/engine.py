@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from typing import Any, cast
 
@@ -438,13 +439,23 @@ class Engine(asyncio.Protocol):
 def _take(transport: Any, pending: int) -> bytes:
     """Take what the engine wants to send out of it, a buffer full at most."""
     size = min(pending, _CHUNK)
-    taken = lib.pn_transport_peek(transport, _BUFFER, size)
+    buffer = _buffers.of_this_thread
+    taken = lib.pn_transport_peek(transport, buffer, size)
     lib.pn_transport_pop(transport, taken)
-    return bytes(ffi.buffer(_BUFFER, taken))
+    return bytes(ffi.buffer(buffer, taken))
 
 
 _CHUNK = 131_072
-_BUFFER = ffi.new("char[]", _CHUNK)
+
+
+class _Buffers(threading.local):
+    """One buffer for each thread: the engine is called without the interpreter's lock."""
+
+    def __init__(self) -> None:
+        self.of_this_thread = ffi.new("char[]", _CHUNK)
+
+
+_buffers = _Buffers()
 _DELIVERY = lib.PN_DELIVERY
 _REACTIONS = {
     lib.PN_CONNECTION_REMOTE_OPEN: Engine._on_connection_open,

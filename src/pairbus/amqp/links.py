@@ -6,6 +6,7 @@ which comes late (the broker's, after the disk) needs no care. A delivery is ans
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -271,7 +272,7 @@ class Link:
         return int(lib.pn_link_credit(self.impl)) if self.impl is not None else 0
 
     def read(self, pending: int) -> bytes:
-        buffer = ffi.new("char[]", pending) if pending > _CHUNK else _BUFFER
+        buffer = ffi.new("char[]", pending) if pending > _CHUNK else _buffers.of_this_thread
         taken = lib.pn_link_recv(self.impl, buffer, pending)
         return bytes(ffi.buffer(buffer, taken)) if taken > 0 else b""
 
@@ -345,4 +346,11 @@ class Link:
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self.impl))) if self.impl is not None else 0
 
 
-_BUFFER = ffi.new("char[]", _CHUNK)
+class _Buffers(threading.local):
+    """One buffer for each thread: the engine is called without the interpreter's lock."""
+
+    def __init__(self) -> None:
+        self.of_this_thread = ffi.new("char[]", _CHUNK)
+
+
+_buffers = _Buffers()
