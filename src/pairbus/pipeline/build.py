@@ -31,6 +31,9 @@ from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import broken, quarantine, read_lines, silver
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 
+_FEW_KEYS = 500_000
+"""Up to so many messages of interest every task may hold their keys: some 50 MiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
@@ -137,9 +140,24 @@ class _Build:
         within = [d for d in self._before.days("messages") if d >= earliest or d in self._before.open_days]
         old = self._read("messages", schemas.MESSAGES, within)
         told = evidence(self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days))
-        earlier_days = [d for d in self._before.silver if d >= earliest]
-        earlier = evidence(self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, earlier_days))
-        added = concerning(told, old, earlier if earlier_days else None).persist()
+        special = told.where(~f.col("plain")).drop("plain").persist()
+        try:
+            keys = special.count() + old.count()
+            if not keys:
+                return set()
+            plain = told.where("plain").drop("plain")
+            # Plain records do not come long before the first one that is not: a clock's error at most.
+            day_before = (date.fromisoformat(min(days)) - timedelta(days=1)).isoformat()
+            earlier_days = [d for d in self._before.silver if d >= day_before]
+            earlier = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, earlier_days)
+            before = evidence(earlier).where("plain").drop("plain") if earlier_days else None
+            added = concerning(special, plain, old, before, few=keys <= _FEW_KEYS)
+            return self._merge_messages(old, added, within)
+        finally:
+            special.unpersist()
+
+    def _merge_messages(self, old: DataFrame, added: DataFrame, within: Collection[str]) -> set[str]:
+        added = added.persist()
         try:
             touched_rows = old.join(added, list(HASH), "left_semi").select("day").union(added.select("day"))
             changed = {row["day"].isoformat() for row in touched_rows.distinct().collect()}
@@ -186,22 +204,25 @@ class _Build:
         self.manifest = self.manifest.with_table(name, days, written, self._batch)
 
 
-def concerning(told: DataFrame, old: DataFrame, earlier: DataFrame | None) -> DataFrame:
+def concerning(
+    special: DataFrame, plain: DataFrame, old: DataFrame, plain_before: DataFrame | None, *, few: bool = False
+) -> DataFrame:
     """What new evidence adds to `messages`, weighed.
 
-    A message is of interest from its first record that is not plain; then its plain records count too, those
-    of this batch and those that were read before (`earlier`).
+    A message is of interest from its first record that is not plain; then its plain records count too, those of
+    this batch and those that were read before. With `few` keys the plain records are not shuffled to find them.
     """
     keys = list(HASH)
-    special = told.where(~f.col("plain")).drop("plain")
-    concerned = special.select(*keys).distinct()
-    of_interest = concerned.union(old.select(*keys)).distinct()
     # The names come with the special records; without them the many plain ones travel light.
     unnamed = {name: f.lit(None).cast("string") for name in KEY}
-    plain = told.where("plain").drop("plain").withColumns(unnamed)
-    found = special.unionByName(plain.join(of_interest, keys, "left_semi"))
-    if earlier is not None:
+    concerned = special.select(*keys).distinct()
+    of_interest = concerned.union(old.select(*keys)).distinct()
+    found = special.unionByName(_semi_join(plain.withColumns(unnamed), of_interest, few))
+    if plain_before is not None:
         first_seen = concerned.join(old.select(*keys), keys, "left_anti")
-        before = earlier.where("plain").drop("plain").withColumns(unnamed)
-        found = found.unionByName(before.join(first_seen, keys, "left_semi"))
+        found = found.unionByName(_semi_join(plain_before.withColumns(unnamed), first_seen, few))
     return weigh(found)
+
+
+def _semi_join(records: DataFrame, keys: DataFrame, few: bool) -> DataFrame:
+    return records.join(f.broadcast(keys) if few else keys, list(HASH), "left_semi")
