@@ -53,6 +53,7 @@ def test_the_defaults_are_those_of_the_feature() -> None:
         ("primary_name", ".hidden", "path segment"),
         ("primary_name", "x" * 51, "path segment"),
         ("spool", 7, "folder"),
+        ("ledger", 7, "folder"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_its_name_value_and_range(name: str, value: Any, allowed: str) -> None:

@@ -55,6 +55,11 @@ class Observers:
         self.ledger = _writer(ledger)
         self.watching = self.ledger is not None or self.metrics is not None
 
+    def paired(self, queues: int) -> None:
+        """The pairing is ready, with this many backlog queues in rotation."""
+        if self.metrics is not None:
+            self.metrics.rotation(self.primary, queues)
+
     def add_callback(self, callback: TransitionCallback) -> None:
         self._callbacks.append(callback)
 
@@ -105,7 +110,8 @@ class Observers:
         seconds = time.monotonic() - started
         outcome = Outcome.OK if error is None else Outcome.UNKNOWN if in_doubt else Outcome.FAILED
         if self.metrics is not None:
-            self.metrics.sent(entity, route.value, outcome.value, count, seconds)
+            label = "ping" if operation is Operation.PING else route.value
+            self.metrics.sent(entity, label, outcome.value, count, seconds)
         if self.ledger is not None:
             self._record(operation, route, entity, message_ids(), seconds, outcome, error, queue, sizes, episode)
 
@@ -160,16 +166,16 @@ class Observers:
     def pulled(self, queue: str, error: BaseException, left: int) -> None:
         _log.warning("Backlog queue %s is pulled from the rotation, %d left: %s", queue, left, type(error).__name__)
         if self.metrics is not None:
-            self.metrics.rotation(left)
+            self.metrics.rotation(self.primary, left)
 
     def put_back(self, queue: str, left: int) -> None:
         _log.info("Backlog queue %s is back in the rotation.", queue)
         if self.metrics is not None:
-            self.metrics.rotation(left)
+            self.metrics.rotation(self.primary, left)
 
     def spool_depth(self, messages: int) -> None:
         if self.metrics is not None:
-            self.metrics.spool_depth(messages)
+            self.metrics.spool_depth(self.primary, messages)
 
     def close(self) -> None:
         if self._own_ledger and self.ledger is not None:

@@ -6,10 +6,11 @@
 | pairbus_send_duration_seconds | histogram | route | time of one send call |
 | pairbus_entity_state | gauge | entity | 0 healthy, 1 suspect, 2 failed over |
 | pairbus_transitions_total | counter | entity, before, after | changes of state |
-| pairbus_backlog_queues_in_rotation | gauge | | backlog queues that may be used |
-| pairbus_spooled_messages | gauge | | messages waiting in the local journal |
+| pairbus_backlog_queues_in_rotation | gauge | namespace | backlog queues that may be used |
+| pairbus_spooled_messages | gauge | namespace | messages waiting in the local journal |
 
-Route is primary, backlog or spool; pings are route "primary" of outcome as any send, under entity.
+`route` is primary, backlog, spool or ping; `outcome` is ok, failed or unknown (no answer came); `namespace` is the
+host of the primary.
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ class Metrics:
         self._transitions = Counter(
             "pairbus_transitions", "Changes of entity state.", ("entity", "before", "after"), registry=to
         )
-        self._rotation = Gauge("pairbus_backlog_queues_in_rotation", "Backlog queues that may be used.", registry=to)
-        self._spooled = Gauge("pairbus_spooled_messages", "Messages waiting in the local journal.", registry=to)
+        self._rotation = Gauge(
+            "pairbus_backlog_queues_in_rotation", "Backlog queues that may be used.", ("namespace",), registry=to
+        )
+        self._spooled = Gauge(
+            "pairbus_spooled_messages", "Messages waiting in the local journal.", ("namespace",), registry=to
+        )
         self._sent_child = functools.lru_cache(maxsize=1024)(self._sent.labels)
         self._duration_child = functools.lru_cache(maxsize=16)(self._duration.labels)
 
@@ -57,11 +62,11 @@ class Metrics:
         self._transitions.labels(entity, before.value, after.value).inc()
         self._state.labels(entity).set(_LEVEL[after])
 
-    def rotation(self, queues: int) -> None:
-        self._rotation.set(queues)
+    def rotation(self, namespace: str, queues: int) -> None:
+        self._rotation.labels(namespace).set(queues)
 
-    def spool_depth(self, messages: int) -> None:
-        self._spooled.set(messages)
+    def spool_depth(self, namespace: str, messages: int) -> None:
+        self._spooled.labels(namespace).set(messages)
 
 
 @functools.cache

@@ -73,6 +73,8 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
             _check_segment(self.primary_name)
         if self.spool is not None and not isinstance(self.spool, str | Path):
             raise ValueError(f"spool is {self.spool!r}; allowed: the path of a folder, or None.")
+        if self.ledger is not None and not isinstance(self.ledger, str | Path) and not hasattr(self.ledger, "record"):
+            raise ValueError(f"ledger is {self.ledger!r}; allowed: the path of a folder, a LedgerWriter, or None.")
 
     def _seconds(self, name: str, low: float, high: float, allowed: str) -> None:
         value = getattr(self, name)

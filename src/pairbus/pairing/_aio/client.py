@@ -146,6 +146,7 @@ class PairedServiceBusClient(ServiceBusClient):
 
     async def start(self) -> None:
         """Begin what runs beside the senders: the spool's forwarding and the syphon."""
+        self.observers.paired(len(self.backlog.in_rotation))
         if self.options.spool is not None:
             self.spool = SpoolForwarder(
                 self.options.spool,
@@ -174,6 +175,11 @@ class PairedServiceBusClient(ServiceBusClient):
     def backlog_queues(self) -> BacklogQueues:
         """Which backlog queues pairing found, which it created, and which are in rotation now."""
         return BacklogQueues(self._found, self._created, self.backlog.in_rotation)
+
+    @property
+    def syphon(self) -> Any:
+        """The syphon of this process (`enable_syphon=True`); it can be asked for its state. None without one."""
+        return self._syphon
 
     def state(self, entity: str) -> EntityState:
         """The state of a queue or topic of the primary; healthy if nothing was ever sent to it."""

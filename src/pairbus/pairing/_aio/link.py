@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -35,6 +35,7 @@ class Link:
         self._turn = runtime.Turn()
         self._sender: ServiceBusSender | None = None
         self._discarded: list[ServiceBusSender] = []
+        self._closed = False
 
     @property
     def sender(self) -> ServiceBusSender:
@@ -56,6 +57,8 @@ class Link:
                 raise OperationTimeoutError(message="Timed out waiting for earlier sends of this sender.")
             raise NotWantedError
         try:
+            if self._closed:
+                raise ValueError("The sender has been closed.")
             if not wanted():
                 raise NotWantedError
             sender = self.sender
@@ -84,16 +87,8 @@ class Link:
         self._turn.nudge()
 
     async def close(self) -> None:
+        self._closed = True
         sender, self._sender = self._sender, None
         for one in (*self._discarded, *([sender] if sender is not None else [])):
             await one.close()
         self._discarded.clear()
-
-
-def limits(sender: Any) -> tuple[int, int]:
-    """The most bytes of one send and of one message on the link, as far as known.
-
-    Else of the Standard tier.
-    """
-    batch = sdk.batch_limit(sender) or sdk.STANDARD_LIMIT_BYTES
-    return batch, sdk.message_limit(sender) or sdk.STANDARD_LIMIT_BYTES

@@ -1,0 +1,58 @@
+"""A diverted send is a span of its own, and its messages carry the way back to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+SCRIPT = textwrap.dedent(
+    """
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from pairbus.pairing.tracing import diverted_send
+
+    with diverted_send("orders", 1) as nobody_asked:
+        assert nobody_asked is None
+
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    trace.set_tracer_provider(provider)
+    with trace.get_tracer("app").start_as_current_span("order placed"), diverted_send("orders", 3) as parent:
+        pass
+    divert, placed = spans.get_finished_spans()
+    assert divert.name == "pairbus divert"
+    assert divert.attributes["pairbus.route"] == "backlog"
+    assert divert.attributes["messaging.destination.name"] == "orders"
+    assert divert.attributes["messaging.batch.message_count"] == 3
+    assert divert.parent.span_id == placed.context.span_id
+    assert parent == f"00-{divert.context.trace_id:032x}-{divert.context.span_id:016x}-01"
+    """
+)
+
+
+def test_a_diverted_send_is_a_span_whose_context_travels_with_the_messages() -> None:
+    """In a process of its own: the provider of traces is the process's and can be set only once."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_libraries_nothing_is_traced_or_counted_and_all_works() -> None:
+    script = textwrap.dedent(
+        """
+        import sys
+        sys.modules["opentelemetry"] = None
+        sys.modules["prometheus_client"] = None
+        from pairbus.pairing.metrics import Metrics
+        from pairbus.pairing.tracing import diverted_send
+        assert Metrics.if_installed() is None
+        with diverted_send("orders", 1) as parent:
+            assert parent is None
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
