@@ -30,7 +30,9 @@ SCRIPT = textwrap.dedent(
     assert divert.attributes["messaging.destination.name"] == "orders"
     assert divert.attributes["messaging.batch.message_count"] == 3
     assert divert.parent.span_id == placed.context.span_id
-    assert parent == f"00-{divert.context.trace_id:032x}-{divert.context.span_id:016x}-01"
+    flags = int(divert.context.trace_flags)
+    assert flags & 1
+    assert parent == f"00-{divert.context.trace_id:032x}-{divert.context.span_id:016x}-{flags:02x}"
     """
 )
 
