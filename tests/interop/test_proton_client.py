@@ -12,7 +12,20 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from proton import UNDESCRIBED, Array, Data, Delivery, Described, Message, int32, symbol, timestamp, uint
+from azure.servicebus.management import AccessRights, AuthorizationRule
+from proton import (
+    UNDESCRIBED,
+    Array,
+    Data,
+    Delivery,
+    Described,
+    Message,
+    ProtonException,
+    int32,
+    symbol,
+    timestamp,
+    uint,
+)
 from proton.handlers import TransactionHandler
 from proton.reactor import AtMostOnce, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
@@ -151,6 +164,35 @@ def test_links_without_a_token_are_refused(stage: Stage, queue: str) -> None:
     with pytest.raises(LinkDetached, match="unauthorized-access"):
         client.receiver(queue)
     client.close()
+
+
+def _logged_in(stage: Stage, name: str, key: str) -> Any:
+    url = f"amqp://127.0.0.1:{stage.namespace.port}"
+    secrets: dict[str, Any] = {"user": name, "password": key, "allowed_mechs": "PLAIN", "allow_insecure_mechs": True}
+    return BlockingConnection(url, timeout=TIMEOUT_SECONDS, **secrets)
+
+
+def test_a_name_and_key_instead_of_tokens(stage: Stage, queue: str) -> None:
+    """SASL PLAIN, as clients that know nothing of tokens log in."""
+    parts = dict(part.partition("=")[::2] for part in stage.namespace.connection_string.split(";"))
+    root = _logged_in(stage, parts["SharedAccessKeyName"], parts["SharedAccessKey"])
+    root.create_sender(queue).send(Message(body="plain"))
+    assert root.create_receiver(queue, credit=1).receive(TIMEOUT_SECONDS).body == "plain"
+    root.close()
+
+    key = "a-key-that-may-send-0123456789012345678901="
+    description = stage.admin.get_queue(queue)
+    description.authorization_rules = [
+        AuthorizationRule(key_name="sending", rights=[AccessRights.SEND], primary_key=key, secondary_key=key[::-1])
+    ]
+    stage.admin.update_queue(description)
+    sending = _logged_in(stage, "sending", key)
+    sending.create_sender(queue).send(Message(body="allowed"))
+    with pytest.raises(LinkDetached, match="unauthorized-access"):
+        sending.create_receiver(queue)
+    sending.close()
+    with pytest.raises(ProtonException, match=r"(?i)auth|sasl|closed"):
+        _logged_in(stage, "sending", "wrong")
 
 
 def test_peek_schedule_cancel_and_batch_delete(stage: Stage, client: Client, queue: str) -> None:

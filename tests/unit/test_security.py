@@ -46,6 +46,12 @@ class Namespace:
         except KeyError:
             raise EntityNotFoundError(name) from None
 
+    def list_queues(self) -> list[QueueDescription]:
+        return list(self.queues.values())
+
+    def list_topics(self) -> list[TopicDescription]:
+        return list(self.topics.values())
+
 
 @pytest.fixture
 def namespace() -> Namespace:
@@ -182,3 +188,13 @@ def test_a_key_name_with_a_space_survives_the_sdks_double_encoding(namespace: Na
 def test_malformed_tokens_are_refused(authority: Authority, token: str) -> None:
     with pytest.raises(UnauthorizedError, match="MalformedToken"):
         authority.check(token, "sb://localhost/contoso/orders", NOW_MS)
+
+
+def test_a_name_and_key_allow_what_their_rule_does(authority: Authority) -> None:
+    (root,) = authority.login(ROOT.key_name.upper(), ROOT.secondary_key)
+    assert root.allows("anything", "Manage")
+    (sender,) = authority.login(SENDER.key_name, SENDER.primary_key)
+    assert sender.allows("contoso/orders", "Send")
+    assert not sender.allows("contoso/orders", "Listen") and not sender.allows("events", "Send")
+    assert list(authority.login(ROOT.key_name, SENDER.primary_key)) == []
+    assert list(authority.login("nobody", ROOT.primary_key)) == []

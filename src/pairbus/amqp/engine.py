@@ -28,7 +28,7 @@ from pairbus.amqp.links import Incoming, Link, Outgoing
 from pairbus.amqp.native import read_condition, write_condition, write_data
 from pairbus.amqp.numbering import DeliveryNumbers
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.amqp.sasl import SaslError, SaslExchange
+from pairbus.amqp.sasl import Login, SaslError, SaslExchange
 
 __all__ = ["Engine", "EngineLimits", "EngineOwner", "Incoming", "Link", "Outgoing"]
 
@@ -45,13 +45,14 @@ class Engine(asyncio.Protocol):
         container_id: str,
         hostname: str = "",
         limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
+        login: Login | None = None,
     ) -> None:
         self.owner = owner
         self.limits = limits
         self.lost = False
         self._server = server
         self._socket: asyncio.Transport | None = None
-        self._sasl: SaslExchange | None = SaslExchange(server=server)
+        self._sasl: SaslExchange | None = SaslExchange(server=server, login=login)
         self._numbers = DeliveryNumbers() if server else None
         self._incoming_formats = IncomingFormats(limits.max_frame, room_for_patches=not server, numbers=self._numbers)
         self._outgoing_formats = OutgoingFormats() if not server else None

@@ -1,13 +1,16 @@
-"""The SASL exchange that comes before AMQP itself. Identity is proven later, by tokens: here all are anonymous.
+"""The SASL exchange that comes before AMQP itself. Identity is mostly proven later, by tokens: here all are anonymous,
+except those who give the name and key of an authorization rule at once (PLAIN), as plain AMQP clients do.
 
 Rules
-- The server offers ANONYMOUS, MSSBCBS and EXTERNAL and accepts each: none of them proves anything.
+- The server offers ANONYMOUS, MSSBCBS and EXTERNAL and accepts each: none of them proves anything. PLAIN is offered
+  where somebody checks it, and a wrong key ends the exchange.
 - The client asks for ANONYMOUS and sends its choice at once, without waiting for the offer.
 - A peer that starts with the plain AMQP header skips this layer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pairbus.amqp.decoding import decode
@@ -17,6 +20,7 @@ from pairbus.amqp.values import AmqpDecodeError, Array, Described, Symbol, UByte
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 MECHANISMS = ("ANONYMOUS", "MSSBCBS", "EXTERNAL")
+PLAIN = "PLAIN"
 MAX_FRAME = 4096
 
 _MECHANISMS, _INIT, _OUTCOME = 0x40, 0x41, 0x44
@@ -30,6 +34,10 @@ class SaslError(Exception):
         self.reply = reply
 
 
+Login = Callable[[str, str], bool]
+"""Whether this name and key are good."""
+
+
 def _frame(code: int, fields: list[Any]) -> bytes:
     body = encode(Described(ULong(code), fields))
     return (len(body) + 8).to_bytes(4, "big") + b"\x02\x01\x00\x00" + body
@@ -38,8 +46,10 @@ def _frame(code: int, fields: list[Any]) -> bytes:
 class SaslExchange:
     """One side of the exchange: bytes in, bytes out, until ``done``; then ``rest`` belongs to AMQP."""
 
-    def __init__(self, *, server: bool) -> None:
+    def __init__(self, *, server: bool, login: Login | None = None) -> None:
         self._server = server
+        self._login = login
+        self._mechanisms = MECHANISMS if login is None else (*MECHANISMS, PLAIN)
         self._buffer = b""
         self._saw_header = False
         self.done = False
@@ -70,7 +80,7 @@ class SaslExchange:
             self._saw_header = True
             self._buffer = self._buffer[8:]
             if self._server:
-                offer = Array(0xB3, [Symbol(name) for name in MECHANISMS])
+                offer = Array(0xB3, [Symbol(name) for name in self._mechanisms])
                 out = SASL_HEADER + _frame(_MECHANISMS, [offer])
         while not self.done and len(self._buffer) >= 8:
             size = int.from_bytes(self._buffer[:4], "big")
@@ -95,10 +105,12 @@ class SaslExchange:
             raise SaslError("the peer sent a malformed SASL frame")
         fields = value.value
         if self._server and value.descriptor == _INIT:
-            if not fields or fields[0] not in MECHANISMS:
+            if not fields or fields[0] not in self._mechanisms:
                 raise SaslError(
-                    f"the peer asks for {fields[:1]}, not for one of {MECHANISMS}", _frame(_OUTCOME, [UByte(1)])
+                    f"the peer asks for {fields[:1]}, not for one of {self._mechanisms}", _frame(_OUTCOME, [UByte(1)])
                 )
+            if fields[0] == PLAIN and not self._is_good(fields[1] if len(fields) > 1 else None):
+                raise SaslError("the peer gave a wrong name or key", _frame(_OUTCOME, [UByte(1)]))
             self.done = True
             return _frame(_OUTCOME, [UByte(0)])
         if not self._server and value.descriptor == _OUTCOME:
@@ -109,3 +121,10 @@ class SaslExchange:
         if not self._server and value.descriptor == _MECHANISMS:
             return b""
         raise SaslError("the peer sent a SASL frame out of turn")
+
+    def _is_good(self, response: Any) -> bool:
+        """PLAIN's response: an identity to act as (ours have none), a name and a key, with nulls between."""
+        parts = response.split(b"\0") if isinstance(response, bytes) else []
+        if len(parts) != 3 or self._login is None:
+            return False
+        return self._login(parts[1].decode("utf-8", "replace"), parts[2].decode("utf-8", "replace"))

@@ -8,20 +8,21 @@ namespace, and one namespace answers to many names.
 
 Scope. A rule of the namespace reaches every entity, a rule of an entity that entity and what is below it (its
 subscriptions, sub-queues and `$management`). A token reaches no further than its `sr`, a grant no further
-than the audience it was asked for.
+than the audience it was asked for. Whoever gives a rule's name and key instead of a token (SASL PLAIN) gets what the
+rule allows.
 """
 
 import hashlib
 import hmac
 import secrets
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote_plus, unquote, unquote_plus
 
 from pairbus.embedded.entities.authorization import MANAGE, AuthorizationRule
-from pairbus.embedded.entities.descriptions import QueueDescription, TopicDescription
+from pairbus.embedded.entities.descriptions import FOREVER_MS, QueueDescription, TopicDescription
 from pairbus.embedded.errors import EntityNotFoundError, UnauthorizedError
 
 SCHEME = "SharedAccessSignature "
@@ -37,6 +38,8 @@ class RuleSource(Protocol):
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]: ...
     def get_queue(self, name: str) -> QueueDescription: ...
     def get_topic(self, name: str) -> TopicDescription: ...
+    def list_queues(self) -> Sequence[QueueDescription]: ...
+    def list_topics(self) -> Sequence[TopicDescription]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,16 @@ class Authority:
         if not rights:
             raise UnauthorizedError("InvalidSignature: The token has an invalid signature or key name.")
         return Grant(path, rights, parsed.expires_ms)
+
+    def login(self, name: str, key: str) -> Iterator[Grant]:
+        """What whoever knows this name and key may do, everywhere; nothing if they are wrong."""
+        places = [("", self._rules.authorization_rules())]
+        places += [(entity.name, entity.authorization_rules) for entity in self._rules.list_queues()]
+        places += [(entity.name, entity.authorization_rules) for entity in self._rules.list_topics()]
+        for path, rules in places:
+            for rule in rules:
+                if rule.key_name.casefold() == name.casefold() and _is_key_of(rule, key):
+                    yield Grant(entity_path(path), rule.rights, FOREVER_MS)
 
     def _rules_reaching(self, path: str) -> Iterator[AuthorizationRule]:
         yield from self._rules.authorization_rules()
@@ -140,6 +153,13 @@ def _signed_by(rule: AuthorizationRule, signed: bytes, signature: str) -> bool:
     given = signature.encode()
     primary = hmac.compare_digest(_signature(rule.primary_key, signed).encode(), given)
     secondary = hmac.compare_digest(_signature(rule.secondary_key, signed).encode(), given)
+    return primary or secondary
+
+
+def _is_key_of(rule: AuthorizationRule, key: str) -> bool:
+    given = key.encode()
+    primary = hmac.compare_digest(rule.primary_key.encode(), given)
+    secondary = hmac.compare_digest(rule.secondary_key.encode(), given)
     return primary or secondary
 
 

@@ -11,6 +11,8 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +37,7 @@ CONTAINER_ID = "pairbus"
 
 class TokenCheck(Protocol):
     def check(self, token: str, audience: str, now_ms: int) -> Grant: ...
+    def login(self, name: str, key: str) -> Iterable[Grant]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ class ServerConnection:
         self.faults = services.faults
         self.limits = services.limits
         self.reply_links: list[ReplyLink] = []
-        self.engine = Engine(self, server=True, container_id=CONTAINER_ID, limits=services.engine_limits)
+        self.engine = Engine(
+            self, server=True, container_id=CONTAINER_ID, limits=services.engine_limits, login=self._login
+        )
         self._authority = services.authority
         self._grants: dict[str, Grant] = {}
         self._expiry: Alarm | None = None
@@ -183,6 +188,12 @@ class ServerConnection:
             raise UnauthorizedError(f"A connection may hold {MAX_GRANTS} tokens at most. Open another connection.")
         self._grants[grant.scope] = grant
         self._watch_expiry()
+
+    def _login(self, name: str, key: str) -> bool:
+        """A client that gives its key at once holds what the key allows, as long as it stays."""
+        for grant in itertools.islice(self._authority.login(name, key), MAX_GRANTS):
+            self._grants[grant.scope] = grant
+        return bool(self._grants)
 
     def _allows(self, path: str, right: str) -> bool:
         now_ms = self.broker.clock.now_ms()
