@@ -64,6 +64,8 @@ def stop_all() -> None:
             namespace.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             namespace.process.kill()
+        if namespace.process.stdin is not None:
+            namespace.process.stdin.close()
         network.withdraw(namespace.name)
         namespace.log.close()
         shutil.rmtree(namespace.folder, ignore_errors=True)
