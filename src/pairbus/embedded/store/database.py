@@ -97,6 +97,8 @@ class Store:
 
     def _load_entries(self, namespace: Namespace) -> None:
         counted: set[int] = set()
+        states = {state.value: state for state in State}
+        queue, loading = None, -1
         for row in self._reader.execute(
             "SELECT queue_id, sequence_number, payload_id, size, state, enqueued_ms, expires_ms, delivery_count, "
             "session_id, scheduled_ms, origin FROM entry ORDER BY queue_id, sequence_number"
@@ -106,7 +108,7 @@ class Store:
                 number,
                 payload_id,
                 size,
-                State(state),
+                states[state],
                 enqueued_ms,
                 expires_ms,
                 delivery_count=deliveries,
@@ -114,7 +116,9 @@ class Store:
                 scheduled_ms=when,
                 origin=origin,
             )
-            namespace.registry.queue_by_id(queue_id).load(entry)
+            if queue is None or queue_id != loading:
+                queue, loading = namespace.registry.queue_by_id(queue_id), queue_id
+            queue.load(entry)
             namespace.count_loaded(queue_id, entry, counted)
 
     # -- writing (in the writer's thread)
