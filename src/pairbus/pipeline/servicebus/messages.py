@@ -28,6 +28,17 @@ ACTIVE = STATES[0]
 _NUMBER = b"\xa3\x15x-opt-sequence-number"
 _ENQUEUED = b"\xa3\x13x-opt-enqueued-time"
 _STATE = b"\xa3\x13x-opt-message-state"
+_MAP8 = 0xC1
+_CODES = {
+    "amqp:header:list": HEADER,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+}
+"""Sections may also be named in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +74,59 @@ class Message:
 
 def glance(raw: bytes) -> Glance:
     """The number, time and state in a message's annotations; AmqpDecodeError if there is no number."""
-    annotations = _annotations(raw)
-    number = _after(annotations, _NUMBER)
-    if number is None:
-        raise AmqpDecodeError("the message has no sequence number: it was not peeked or received")
-    return Glance(number, _after(annotations, _ENQUEUED) or 0, STATES[_after(annotations, _STATE) or 0])
-
-
-def _annotations(raw: bytes) -> bytes:
     pos = 0
     while raw[pos : pos + 2] == b"\x00\x53" and raw[pos + 2] < MESSAGE_ANNOTATIONS:
         pos = skip(raw, pos + 3)
-    if raw[pos : pos + 3] == b"\x00\x53\x72":
-        return raw[pos + 3 : skip(raw, pos + 3)]
-    # Somebody wrote the sections' names in full.
-    return Sections.split(raw).message_annotations
+    if raw[pos : pos + 3] != b"\x00\x53\x72":
+        return _glance_in_full(raw)
+    pos += 3
+    if raw[pos] == _MAP8:
+        count, pos = raw[pos + 2], pos + 3
+    else:
+        count, pos = int.from_bytes(raw[pos + 5 : pos + 9], "big"), pos + 9
+    number = enqueued_ms = state = None
+    for _ in range(count // 2):
+        value_at = skip(raw, pos)
+        key, pos = raw[pos:value_at], skip(raw, value_at)
+        if key == _NUMBER:
+            number = decode(raw, value_at)[0]
+        elif key == _ENQUEUED:
+            enqueued_ms = decode(raw, value_at)[0]
+        elif key == _STATE:
+            state = decode(raw, value_at)[0]
+    return _seen(number, enqueued_ms, state)
 
 
-def _after(annotations: bytes, key: bytes) -> int | None:
-    at = annotations.find(key)
-    if at < 0:
-        return None
-    value = decode(annotations, at + len(key))[0]
-    return int(value) if isinstance(value, int) else None
+def _seen(number: Any, enqueued_ms: Any, state: Any) -> Glance:
+    if not isinstance(number, int):
+        raise AmqpDecodeError("the message has no sequence number: it was not peeked or received")
+    return Glance(int(number), int(enqueued_ms or 0), STATES[int(state or 0)])
+
+
+def _glance_in_full(raw: bytes) -> Glance:
+    """For a message whose sections or annotations are not written in the short forms."""
+    section = Sections.split(raw).message_annotations
+    found = decode(section)[0].value if section else {}
+    annotations = {str(key): value for key, value in (found or {}).items()}
+    return _seen(
+        annotations.get("x-opt-sequence-number"),
+        annotations.get("x-opt-enqueued-time"),
+        annotations.get("x-opt-message-state"),
+    )
 
 
 def read(raw: bytes) -> Message:
     """Everything a row needs."""
-    seen = glance(raw)
-    message = Message(seen.sequence_number, seen.enqueued_ms, seen.state)
+    message = Message(-1, 0)
     data: list[bytes] = []
     pos, end = 0, len(raw)
     while pos < end:
-        section, pos = decode(raw, pos)
-        code, value = int(section.descriptor), section.value
+        if raw[pos : pos + 2] == b"\x00\x53":
+            code = raw[pos + 2]
+            value, pos = decode(raw, pos + 3)
+        else:
+            section, pos = decode(raw, pos)
+            code, value = _CODES.get(section.descriptor, section.descriptor), section.value
         if code == DATA:
             data.append(value)
         elif code == PROPERTIES:
@@ -115,6 +145,8 @@ def read(raw: bytes) -> Message:
         elif code == SEQUENCE:
             message.body_type = "sequence"
             data.append(encode(value))
+    if message.sequence_number < 0:
+        raise AmqpDecodeError("the message has no sequence number: it was not peeked or received")
     message.body = data[0] if len(data) == 1 else b"".join(data)
     return message
 
@@ -133,7 +165,13 @@ def _read_properties(message: Message, values: list[Any]) -> None:
 
 def _read_annotations(message: Message, values: dict[Any, Any] | None) -> None:
     for key, value in (values or {}).items():
-        if key == "x-opt-scheduled-enqueue-time" and isinstance(value, int):
+        if key == "x-opt-sequence-number":
+            message.sequence_number = int(value)
+        elif key == "x-opt-enqueued-time":
+            message.enqueued_ms = int(value)
+        elif key == "x-opt-message-state":
+            message.state = STATES[int(value)]
+        elif key == "x-opt-scheduled-enqueue-time" and isinstance(value, int):
             message.scheduled_ms = int(value)
         elif key == "x-opt-partition-key":
             message.partition_key = _text(value)

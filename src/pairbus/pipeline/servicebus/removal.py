@@ -115,8 +115,13 @@ class _Removal:
                         break
                     continue
                 asked -= len(batch)
-                ours = [one for one in batch if self._is_ours(one)]
-                strangers += [one for one in batch if not self._is_ours(one)]
+                ours: dict[int, Received] = {}
+                for one in batch:
+                    seen = glance(one.raw)
+                    if seen.sequence_number in self._runs and seen.enqueued_ms <= self._until_ms:
+                        ours[seen.sequence_number] = one
+                    else:
+                        strangers.append(one)
                 got_ours += len(ours)
                 if ours:
                     progress = loop.time()
@@ -132,19 +137,13 @@ class _Removal:
             await receiver.settle(strangers, Released())
         await receiver.close()
 
-    def _is_ours(self, message: Received) -> bool:
-        seen = glance(message.raw)
-        return seen.sequence_number in self._runs and seen.enqueued_ms <= self._until_ms
-
-    async def _settle(self, receiver: Receiver, messages: list[Received]) -> None:
-        numbers = {glance(one.raw).sequence_number for one in messages}
+    async def _settle(self, receiver: Receiver, messages: dict[int, Received]) -> None:
+        numbers = set(messages)
         key = min(numbers)
         self._settling[key] = numbers
-        reasons: Iterable[AmqpError | None] = await receiver.settle(messages)
+        reasons: Iterable[AmqpError | None] = await receiver.settle(list(messages.values()))
         del self._settling[key]
-        for message, reason in zip(messages, reasons, strict=True):
-            if reason is None:
-                self.done.add(glance(message.raw).sequence_number)
+        self.done.update(number for number, reason in zip(messages, reasons, strict=True) if reason is None)
 
     def in_doubt(self) -> None:
         """The link broke: what was being settled may be gone by our own hand."""

@@ -36,7 +36,7 @@ from pairbus.pipeline.servicebus.batch import next_number, peeked
 from pairbus.pipeline.servicebus.columns import RowBuilder
 from pairbus.pipeline.servicebus.entities import resolve
 from pairbus.pipeline.servicebus.looking import Budget, look, low_numbers
-from pairbus.pipeline.servicebus.messages import ACTIVE, glance, read
+from pairbus.pipeline.servicebus.messages import ACTIVE, read
 from pairbus.pipeline.servicebus.offsets import Offset, Position
 from pairbus.pipeline.servicebus.options import ReadOptions
 from pairbus.pipeline.servicebus.ranges import Runs, first_and_last
@@ -233,12 +233,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen: set[int] = set()
         try:
             for raws in peeked(wire, partition.entity, runs.first, runs.last):
-                messages = []
-                for raw in raws:
-                    one = glance(raw)
-                    if one.state == ACTIVE and one.sequence_number in runs:
-                        seen.add(one.sequence_number)
-                        messages.append(read(raw))
+                messages = [one for one in map(read, raws) if one.state == ACTIVE and one.sequence_number in runs]
+                seen.update(one.sequence_number for one in messages)
                 if messages:
                     yield rows.build(messages)
         except WireError as error:
