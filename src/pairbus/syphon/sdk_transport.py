@@ -28,7 +28,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus import envelope
-from pairbus.pairing.sdk import RawBatch, describe
+from pairbus.pairing.sdk import RawBatch, describe, open_link
 from pairbus.syphon.deliveries import DeadLetter, Delivery
 from pairbus.syphon.locks import renew_after
 from pairbus.syphon.namespaces import Namespace
@@ -141,8 +141,7 @@ class SdkReceiver:
         self._tapped: Any = None
 
     async def open(self) -> None:
-        inner: Any = self._receiver
-        await inner._open()
+        await open_link(self._receiver, _OPEN_SECONDS)
         self._tap()
 
     def _tap(self) -> None:

@@ -1,0 +1,183 @@
+"""How fast one process carries a backlog home, against what a plain loop with the SDK does in the same run.
+
+    (a) the plain loop: receive 100, send one by one, complete one by one
+    (b) the SDK's ceiling: receive and complete, nothing sent
+    the syphon over AMQP, and over the SDK
+
+Both namespaces are child processes. Rates are messages a second of 1 KB; what counts are the ratios.
+
+    bench_syphon.py [--messages 20000] [--profile] [--dead-destination]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import resource
+import time
+from collections.abc import Iterable, Sequence
+
+from azure.servicebus import ServiceBusMessage
+
+from pairbus import envelope
+from pairbus.syphon import Carried, Namespace, Syphon
+from pairbus.testing import EmbeddedPair, embedded_pair
+from pairbus.testing.backlogs import encoded, make_backlog, put
+
+BODY = b"x" * 1024
+
+
+def fill(pair: EmbeddedPair, name: str, count: int, destinations: list[str], queues: int) -> None:
+    backlog = make_backlog(pair.secondary, name, queues)
+    raw = encoded(ServiceBusMessage(BODY, message_id="@" * 36))
+
+    def forms(queue: int) -> Iterable[bytes]:
+        for number in range(count // queues):
+            message = raw.replace(b"@" * 36, f"{name}-{queue}-{number}".ljust(36, "-").encode())
+            yield envelope.to_backlog(message, destinations[number % len(destinations)])
+
+    for number, queue in enumerate(backlog):
+        put(pair.secondary, queue, forms(number))
+
+
+def make_destinations(pair: EmbeddedPair, name: str, count: int) -> list[str]:
+    names = [f"{name}-{number}" for number in range(count)]
+    with pair.primary.admin() as admin:
+        for one in names:
+            admin.create_queue(one)
+    return names
+
+
+def report(what: str, count: int, seconds: float, base: dict[str, float]) -> float:
+    rate = count / seconds
+    ratios = "  ".join(f"{rate / other:5.2f} x ({key})" for key, other in base.items())
+    print(f"{what:<44} {rate:8.0f} messages/s  {ratios}", flush=True)
+    return rate
+
+
+async def plain_loop(pair: EmbeddedPair, name: str, count: int, *, send: bool) -> float:
+    """The SDK, as one would write it."""
+    primary = Namespace.parse(pair.primary.connection_string).client()
+    secondary = Namespace.parse(pair.secondary.connection_string).client()
+    async with primary, secondary:
+        receiver = secondary.get_queue_receiver(f"{name}/x-servicebus-transfer/0", prefetch_count=100)
+        sender = primary.get_queue_sender(f"{name}-0")
+        async with receiver, sender:
+            await sender.send_messages(ServiceBusMessage(b"warm"))
+            done, began = 0, time.perf_counter()
+            while done < count:
+                for message in await receiver.receive_messages(max_message_count=100, max_wait_time=10):
+                    if send:
+                        await sender.send_messages(
+                            ServiceBusMessage(b"".join(message.body), message_id=message.message_id)
+                        )
+                    await receiver.complete_message(message)
+                    done += 1
+            return time.perf_counter() - began
+
+
+def syphon(pair: EmbeddedPair, name: str, kind: str, queues: int, profile: cProfile.Profile | None = None) -> float:
+    """The seconds from start to the last message home; waiting for more at the end is not counted."""
+    last = 0.0
+
+    def note(_: object) -> None:
+        nonlocal last
+        last = time.perf_counter()
+
+    carrier = Syphon(
+        pair.primary.connection_string,
+        pair.secondary.connection_string,
+        primary_name=name,
+        queues=range(queues),
+        transport=kind,  # type: ignore[arg-type]
+        on_carried=note,
+    )
+    began = time.perf_counter()
+    if profile is not None:
+        profile.enable()
+    carrier.run_blocking(once=True)
+    if profile is not None:
+        profile.disable()
+    return last - began
+
+
+def until_nine_are_home(pair: EmbeddedPair, name: str, dead: str, count: int) -> float:
+    """The seconds until everything that is not for the tenth destination is home."""
+    home, done = 0, 0.0
+
+    def note(carried: Sequence[Carried]) -> None:
+        nonlocal home, done
+        home += sum(one.destination != dead for one in carried)
+        if home == count:
+            done = time.perf_counter()
+            carrier.stop()
+
+    carrier = Syphon(
+        pair.primary.connection_string,
+        pair.secondary.connection_string,
+        primary_name=name,
+        queues=[0],
+        on_carried=note,
+    )
+    began = time.perf_counter()
+    carrier.run_blocking()
+    return done - began
+
+
+def dead_destination(pair: EmbeddedPair, count: int) -> None:
+    """Nine destinations with and without a dead tenth among them."""
+    rates = {}
+    for case in ("alive", "dead"):
+        name = f"ten-{case}"
+        names = make_destinations(pair, name, 10)
+        if case == "dead":
+            with pair.primary.admin() as admin:
+                disabled = admin.get_queue(names[0])
+                disabled.status = "SendDisabled"
+                admin.update_queue(disabled)
+        fill(pair, name, count, names, 1)
+        healthy = count * 9 // 10
+        seconds = until_nine_are_home(pair, name, names[0], healthy)
+        rates[case] = report(f"nine destinations, the tenth {case}", healthy, seconds, {})
+    print(f"  a dead destination leaves the others {rates['dead'] / rates['alive']:.1%} of their rate")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--profile", action="store_true", help="show where the pump's time goes")
+    parser.add_argument("--dead-destination", action="store_true")
+    options = parser.parse_args()
+    few = max(500, options.messages // 10)
+    with embedded_pair(process=True) as pair:
+        if options.dead_destination:
+            dead_destination(pair, options.messages)
+            return
+        base: dict[str, float] = {}
+        for key, text, send in (
+            ("a", "(a) plain SDK loop: send and complete singly", True),
+            ("b", "(b) SDK: receive and complete only", False),
+        ):
+            name = f"loop-{key}"
+            make_destinations(pair, name, 1)
+            fill(pair, name, few, [f"{name}-0"], 1)
+            base[key] = report(text, few, asyncio.run(plain_loop(pair, name, few, send=send)), {})
+        make_destinations(pair, "sdk", 1)
+        fill(pair, "sdk", few, ["sdk-0"], 1)
+        report("syphon, transport sdk, 1 queue", few, syphon(pair, "sdk", "sdk", 1), base)
+        for queues, destinations in ((1, 1), (4, 1), (4, 10)):
+            name = f"amqp-{queues}-{destinations}"
+            names = make_destinations(pair, name, destinations)
+            fill(pair, name, options.messages, names, queues)
+            profile = cProfile.Profile() if options.profile else None
+            seconds = syphon(pair, name, "amqp", queues, profile)
+            report(f"syphon, {queues} queues, {destinations} destinations", options.messages, seconds, base)
+            if profile is not None:
+                pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+        print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Filling backlog queues by hand, and reading entities empty: for tests of what carries messages home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage, ServiceBusReceiveMode
+
+from pairbus import envelope
+from pairbus.pairing.options import backlog_path
+from pairbus.pairing.sdk import RawBatch
+from pairbus.testing.namespace import EmbeddedNamespace
+
+LARGEST_BATCH_BYTES = 200_000
+
+
+def encoded(message: ServiceBusMessage) -> bytes:
+    """The message as the SDK puts it on the wire."""
+    batch = ServiceBusMessageBatch(max_size_in_bytes=2**31)
+    batch.add_message(message)
+    return bytes(cast(Any, batch)._message[5][0])
+
+
+def backlog_form(message: ServiceBusMessage, destination: str) -> bytes:
+    """What a paired sender would leave in a backlog queue."""
+    return envelope.to_backlog(encoded(message), destination)
+
+
+def make_backlog(secondary: EmbeddedNamespace, primary_name: str, count: int = 1, **settings: Any) -> list[str]:
+    """Backlog queues as pairing names them."""
+    queues = [backlog_path(primary_name, number) for number in range(count)]
+    with secondary.admin() as admin:
+        for queue in queues:
+            admin.create_queue(queue, **settings)
+    return queues
+
+
+def put(namespace: EmbeddedNamespace, entity: str, raws: Iterable[bytes]) -> None:
+    """Send encoded messages as they are, in order."""
+    with namespace.client() as client, client.get_queue_sender(entity) as sender:
+        batch: list[bytes] = []
+        size = 0
+        for raw in raws:
+            if batch and size + len(raw) > LARGEST_BATCH_BYTES:
+                sender.send_messages(RawBatch(batch, sender))
+                batch, size = [], 0
+            batch.append(raw)
+            size += len(raw) + envelope.BATCH_ENTRY_BYTES
+        if batch:
+            sender.send_messages(RawBatch(batch, sender))
+
+
+def take(receiver: Any, count: int, wait: float = 15.0) -> list[ServiceBusReceivedMessage]:
+    """So many messages from a receiver in receive-and-delete mode; fewer if no more come within `wait` seconds."""
+    messages: list[ServiceBusReceivedMessage] = []
+    while len(messages) < count:
+        more = receiver.receive_messages(max_message_count=count - len(messages), max_wait_time=wait)
+        if not more:
+            break
+        messages += more
+    return messages
+
+
+def take_from(
+    namespace: EmbeddedNamespace, queue: str, count: int, *, wait: float = 15.0, **options: Any
+) -> list[ServiceBusReceivedMessage]:
+    """Receive and delete so many messages of a queue; `options` are the SDK's (a session, a sub-queue)."""
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    with namespace.client() as client, client.get_queue_receiver(queue, receive_mode=mode, **options) as receiver:
+        return take(receiver, count, wait)
+
+
+def ids(messages: Sequence[ServiceBusReceivedMessage]) -> list[str | None]:
+    return [message.message_id for message in messages]

@@ -1,0 +1,324 @@
+"""The syphon between two embedded namespaces, over both transports."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+from pairbus import envelope
+from pairbus.amqp.sections import Sections
+from pairbus.amqp.types import Byte, Char, Symbol, UInt, ULong, UShort, encode
+from pairbus.syphon import Carried, Namespace, Syphon
+from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
+from pairbus.testing.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One test's own backlog queue and names on a pair that all tests share."""
+
+    pair: EmbeddedPair
+    transport: Any
+    name: str
+    backlog: str
+
+    def entity(self, kind: str) -> str:
+        return f"{self.name}-{kind}"
+
+    def put(self, *raws: bytes) -> None:
+        put(self.pair.secondary, self.backlog, raws)
+
+    def syphon(self, **options: Any) -> Syphon:
+        return Syphon(
+            self.pair.primary.connection_string,
+            self.pair.secondary.connection_string,
+            primary_name=self.name,
+            queues=[0],
+            transport=self.transport,
+            connection_verify=self.pair.secondary.ca_file,
+            **options,
+        )
+
+    @contextmanager
+    def running(self, **options: Any) -> Iterator[Syphon]:
+        syphon = self.syphon(**options)
+        thread = threading.Thread(target=syphon.run_blocking, daemon=True)
+        thread.start()
+        try:
+            yield syphon
+        finally:
+            syphon.stop()
+            thread.join(30)
+            assert not thread.is_alive()
+
+    def dead(self, count: int) -> list[tuple[str | None, str | None, str | None]]:
+        messages = take_from(self.pair.secondary, self.backlog, count, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+        return [(one.message_id, one.dead_letter_reason, one.dead_letter_error_description) for one in messages]
+
+    def waiting(self) -> int:
+        with self.pair.secondary.admin() as admin:
+            return admin.get_queue_runtime_properties(self.backlog).active_message_count or 0
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[EmbeddedPair]:
+    with embedded_pair() as running:
+        yield running
+
+
+@pytest.fixture(params=["amqp", "sdk"])
+def stage(pair: EmbeddedPair, request: pytest.FixtureRequest) -> Stage:
+    name = f"contoso{next(_numbers)}"
+    (backlog,) = make_backlog(pair.secondary, name)
+    return Stage(pair, request.param, name, backlog)
+
+
+def test_a_message_arrives_as_it_was_sent(stage: Stage) -> None:
+    orders = stage.entity("orders")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders, requires_session=True)
+    message = ServiceBusMessage(
+        b"\x00\xffbody",
+        message_id="m1",
+        session_id="s1",
+        correlation_id="c",
+        content_type="text/x",
+        subject="subject",
+        to="to",
+        reply_to="reply",
+        reply_to_session_id="rs",
+        time_to_live=timedelta(hours=5),
+        application_properties={"text": "é", "int": 2**30, "float": 1.5, "bool": True, "bytes": b"\x01"},
+    )
+    stage.put(backlog_form(message, orders))
+    report = stage.syphon().run_blocking(once=True)
+    assert (report.restored, report.dead_lettered) == (1, 0)
+    (found,) = take_from(stage.pair.primary, orders, 1, session_id="s1")
+    assert b"".join(found.body) == b"\x00\xffbody"
+    assert (found.message_id, found.session_id, found.correlation_id) == ("m1", "s1", "c")
+    assert (found.content_type, found.subject, found.to, found.reply_to) == ("text/x", "subject", "to", "reply")
+    assert found.reply_to_session_id == "rs"
+    assert found.time_to_live == timedelta(hours=5)
+    assert found.application_properties == {
+        b"text": b"\xc3\xa9",
+        b"int": 2**30,
+        b"float": 1.5,
+        b"bool": True,
+        b"bytes": b"\x01",
+    }
+    assert stage.waiting() == 0
+
+
+def test_bodies_and_properties_keep_their_bytes(stage: Stage) -> None:
+    orders = stage.entity("orders")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders)
+    # Types that the SDK decodes to something else: unsigned numbers, a char, a list of symbols.
+    properties: dict[str, object] = {"uint": UInt(7), "ushort": UShort(7), "ulong": ULong(7)}
+    if stage.transport == "amqp":  # the SDK cannot receive a char at all
+        properties["char"] = Char("A")
+    body = b"\x00\x53\x77" + encode([Symbol("a"), UInt(0), {"k": Byte(1)}])
+    odd = envelope.with_message_id(b"\x00\x53\x74" + encode(properties) + body, "odd")
+    stage.put(envelope.to_backlog(odd, orders))
+    stage.syphon().run_blocking(once=True)
+    raw = asyncio.run(_first_raw(stage.pair.primary.connection_string, orders))
+    before, after = Sections.split(odd), Sections.split(raw)
+    assert after.body == before.body
+    assert after.application_properties == before.application_properties
+
+
+async def _first_raw(connection_string: str, queue: str) -> bytes:
+    from pairbus.syphon.amqp_transport import AmqpTransport
+
+    namespace = Namespace.parse(connection_string)
+    receiver = await AmqpTransport(namespace, namespace).open_receiver(queue)
+    (delivery,) = await receiver.receive(1, 10.0)
+    await receiver.complete([delivery])
+    await receiver.close()
+    return delivery.raw
+
+
+def test_queues_topics_and_sessions_get_their_messages_in_order(stage: Stage) -> None:
+    orders, sessions, news = stage.entity("orders"), stage.entity("sessions"), stage.entity("news")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders)
+        admin.create_queue(sessions, requires_session=True)
+        admin.create_topic(news)
+        admin.create_subscription(news, "all")
+        admin.create_queue(f"{news}-copy")
+    raws = []
+    for number in range(600):
+        destination = (orders, sessions, news)[number % 3]
+        session = f"s{number % 2}" if destination == sessions else None
+        message = ServiceBusMessage(b"x" * (number * 7 % 900), message_id=f"{number}", session_id=session)
+        raws.append(backlog_form(message, destination))
+    stage.put(*raws)
+    carried: list[Carried] = []
+    report = stage.syphon(on_carried=carried.extend).run_blocking(once=True)
+    assert report.restored == 600
+    assert sorted(int(one.message_id or -1) for one in carried) == list(range(600))
+    assert all(one.settled and one.fate == "restored" for one in carried)
+    assert ids(take_from(stage.pair.primary, orders, 200)) == [f"{n}" for n in range(0, 600, 3)]
+    for parity in range(2):
+        expected = [f"{n}" for n in range(1, 600, 3) if n % 2 == parity]
+        assert ids(take_from(stage.pair.primary, sessions, 100, session_id=f"s{parity}")) == expected
+    with stage.pair.primary.client() as client:
+        receiver = client.get_subscription_receiver(news, "all", receive_mode="receiveanddelete")
+        with receiver:
+            found: list[str | None] = []
+            while len(found) < 200:
+                found += ids(receiver.receive_messages(200, max_wait_time=10))
+    assert found == [f"{n}" for n in range(2, 600, 3)]
+
+
+def test_what_cannot_go_home_is_dead_lettered_with_the_cause(stage: Stage) -> None:
+    sessions, orders, gone = stage.entity("sessions"), stage.entity("orders"), stage.entity("gone")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(sessions, requires_session=True)
+        admin.create_queue(orders)
+    alias = AmqpAnnotatedMessage(
+        data_body=b"x",
+        properties={"message_id": "alias"},
+        application_properties={"x-ms-path": orders, "x-ms-timetolive": True},
+    )
+    stage.put(
+        encoded(ServiceBusMessage(b"x", message_id="no path")),
+        encoded(alias),  # type: ignore[arg-type]
+        backlog_form(ServiceBusMessage(b"x", message_id="nowhere"), gone),
+        backlog_form(ServiceBusMessage(b"x", message_id="fine 1"), orders),
+        backlog_form(ServiceBusMessage(b"x", message_id="no session"), sessions),
+        backlog_form(ServiceBusMessage(b"x", message_id="fine 2"), orders),
+        backlog_form(ServiceBusMessage(b"x", message_id="session", session_id="s"), sessions),
+    )
+    report = stage.syphon().run_blocking(once=True)
+    assert (report.restored, report.dead_lettered) == (3, 4)
+    dead = {message_id: (reason, text or "") for message_id, reason, text in stage.dead(4)}
+    assert {message_id: reason for message_id, (reason, _) in dead.items()} == {
+        "no path": "DestinationMissing",
+        "alias": "AliasUnreadable",
+        "nowhere": "DestinationNotFound",
+        "no session": "MessageRefused",
+    }
+    assert "x-ms-timetolive" in dead["alias"][1]
+    assert gone in dead["nowhere"][1]
+    assert ids(take_from(stage.pair.primary, orders, 2)) == ["fine 1", "fine 2"]
+    assert ids(take_from(stage.pair.primary, sessions, 1, session_id="s")) == ["session"]
+
+
+def test_a_disabled_destination_stops_only_its_own_messages(stage: Stage) -> None:
+    names = [stage.entity(f"q{number}") for number in range(4)]
+    with stage.pair.primary.admin() as admin:
+        for name in names:
+            admin.create_queue(name)
+        disabled = admin.get_queue(names[0])
+        disabled.status = "SendDisabled"
+        admin.update_queue(disabled)
+    stage.put(
+        *(backlog_form(ServiceBusMessage(b"x", message_id=f"{n}"), names[0 if n < 150 else n % 4]) for n in range(400))
+    )
+    with stage.running() as syphon:
+        for number in (1, 2, 3):
+            expected = [f"{n}" for n in range(150, 400) if n % 4 == number]
+            assert ids(take_from(stage.pair.primary, names[number], len(expected))) == expected
+        assert [one.destination for one in syphon.state().queues[0].paused] == [names[0]]
+        with stage.pair.primary.admin() as admin:
+            disabled.status = "Active"
+            admin.update_queue(disabled)
+        expected = [f"{n}" for n in range(400) if n < 150 or n % 4 == 0]
+        assert ids(take_from(stage.pair.primary, names[0], len(expected), wait=60)) == expected
+
+
+def test_a_waiting_syphon_takes_a_new_message_at_once(stage: Stage) -> None:
+    orders = stage.entity("orders")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders)
+    with stage.running() as syphon:
+        wait_until(lambda: [one.state for one in syphon.state().queues] == ["waiting"])
+        for number in range(3):
+            stage.put(backlog_form(ServiceBusMessage(b"x", message_id=f"{number}"), orders))
+            assert ids(take_from(stage.pair.primary, orders, 1)) == [f"{number}"]
+        if stage.transport == "amqp":
+            assert syphon.state().queues[0].counts.empty_receives == 0
+
+
+def test_paused_it_takes_nothing_and_resumed_it_goes_on(stage: Stage) -> None:
+    orders = stage.entity("orders")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders)
+    with stage.running() as syphon:
+        wait_until(lambda: [one.state for one in syphon.state().queues] == ["waiting"])
+        syphon.pause()
+        wait_until(lambda: [one.state for one in syphon.state().queues] == ["paused"])
+        pump = next(iter(syphon._pumps.values()))
+        wait_until(lambda: pump._quiet and not pump._tasks)
+        stage.put(*(backlog_form(ServiceBusMessage(b"x", message_id=f"{n}"), orders) for n in range(50)))
+        assert stage.waiting() == 50
+        assert syphon.state().restored == 0
+        syphon.resume()
+        assert ids(take_from(stage.pair.primary, orders, 50)) == [f"{n}" for n in range(50)]
+
+
+def test_scheduled_times_that_have_passed_are_delivered_at_once_others_at_their_time(stage: Stage) -> None:
+    orders = stage.entity("orders")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders)
+        now = datetime.now(UTC)
+        past, future = now - timedelta(minutes=1), now + timedelta(hours=1)
+        stage.put(
+            backlog_form(ServiceBusMessage(b"x", message_id="past", scheduled_enqueue_time_utc=past), orders),
+            backlog_form(ServiceBusMessage(b"x", message_id="future", scheduled_enqueue_time_utc=future), orders),
+        )
+        stage.syphon().run_blocking(once=True)
+        assert ids(take_from(stage.pair.primary, orders, 1)) == ["past"]
+        assert admin.get_queue_runtime_properties(orders).scheduled_message_count == 1
+
+
+def test_parts_are_joined(stage: Stage) -> None:
+    orders = stage.entity("orders")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders)
+    body = bytes(range(256)) * 1000
+    form = backlog_form(ServiceBusMessage(body, message_id="large"), orders)
+    parts = envelope.split(form, orders, "one", 150_000)
+    stage.put(backlog_form(ServiceBusMessage(b"x", message_id="before"), orders), *parts)
+    stage.put(backlog_form(ServiceBusMessage(b"x", message_id="after"), orders))
+    assert stage.syphon().run_blocking(once=True).restored == 3
+    found = take_from(stage.pair.primary, orders, 3)
+    assert ids(found) == ["before", "large", "after"]
+    assert b"".join(found[1].body) == body
+    assert stage.waiting() == 0
+
+
+def test_extra_queues_are_emptied_first_when_asked(stage: Stage) -> None:
+    orders = stage.entity("orders")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders)
+    with stage.pair.secondary.admin() as admin:
+        admin.create_queue(f"{stage.name}/x-servicebus-transfer/7")
+    stage.put(backlog_form(ServiceBusMessage(b"x", message_id="regular"), orders))
+    extra = backlog_form(ServiceBusMessage(b"x", message_id="extra"), orders)
+    put(stage.pair.secondary, f"{stage.name}/x-servicebus-transfer/7", [extra])
+    assert stage.syphon().run_blocking(once=True).restored == 1
+    put(stage.pair.secondary, stage.backlog, [backlog_form(ServiceBusMessage(b"x", message_id="last"), orders)])
+    assert stage.syphon(include_extra=True).run_blocking(once=True).restored == 2
+    assert ids(take_from(stage.pair.primary, orders, 3)) == ["regular", "extra", "last"]
+
+
+def test_a_missing_backlog_queue_is_nothing_to_do(stage: Stage) -> None:
+    with stage.pair.secondary.admin() as admin:
+        admin.delete_queue(stage.backlog)
+    report = stage.syphon().run_blocking(once=True)
+    assert report.restored == 0
+    assert report.queues[0].state == "missing"
