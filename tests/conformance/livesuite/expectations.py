@@ -29,10 +29,12 @@ class Expectations:
         """Why the test must fail, or None if it must pass."""
         return self.exceptions.get(node_id) or self.exceptions.get(_without_parameters(node_id))
 
+    def is_slow(self, node_id: str) -> bool:
+        return _without_parameters(node_id) in self.slow
+
     def rank(self, node_id: str) -> int:
-        """Smaller runs earlier."""
-        name = _without_parameters(node_id)
-        return self.slow.index(name) if name in self.slow else len(self.slow)
+        """The place of a slow test: smaller runs earlier."""
+        return self.slow.index(_without_parameters(node_id))
 
 
 def _without_parameters(node_id: str) -> str:

@@ -75,16 +75,13 @@ def stop_all() -> None:
 def _serve(name: str) -> Namespace:
     folder = Path(tempfile.mkdtemp(prefix=f"pairbus-conformance-{name}-"))
     ready_file = folder / "ready.json"
-    command = [sys.executable, "-m", "pairbus.cli", "serve", name, "--port", "0", "--data", str(folder / "data")]
+    # It stops with this process, however that ends: then nobody holds the other end of its standard input.
+    command = [sys.executable, "-m", "pairbus.cli", "serve", name, "--port", "0", "--stop-with-stdin"]
+    command += ["--data", str(folder / "data"), "--ready-file", str(ready_file)]
     # Only its log: what it prints for its owner holds a key.
     with (folder / "server.log").open("wb") as log:
         # The pipe is never written to: it closes when this process ends, however it ends, and the server goes too.
-        process = subprocess.Popen(
-            [*command, "--ready-file", str(ready_file), "--stop-with-stdin"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log)
     ready = _wait_until_ready(process, ready_file, folder / "server.log")
     key_name, key = _key_of(ready["connection_string"])
     host = network.publish(name, int(ready["port"]), Path(ready["ca_file"]))

@@ -6,6 +6,7 @@ The table below is the whole list of modules that are replaced. The SDK under te
 import os
 import sys
 from collections.abc import Generator, Iterator
+from itertools import zip_longest
 from types import ModuleType
 
 import pytest
@@ -34,19 +35,26 @@ def pytest_configure(config: pytest.Config) -> None:
     network.install()
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     namespaces.stop_all()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
     network.uninstall()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Longest first, so that parallel runs end together; expected failures must fail."""
+    """Slow tests first, so that parallel runs end together; expected failures must fail."""
     expectations = Expectations.read()
     for item in items:
         reason = expectations.exception_for(item.nodeid)
         if reason is not None:
             item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
-    items.sort(key=lambda item: expectations.rank(item.nodeid))
+    slow = sorted((i for i in items if expectations.is_slow(i.nodeid)), key=lambda i: expectations.rank(i.nodeid))
+    others = [item for item in items if not expectations.is_slow(item.nodeid)]
+    # Each process is given two tests to begin with: a slow one and another.
+    pairs = zip_longest(slow, others[: len(slow)])
+    items[:] = [item for pair in pairs for item in pair if item is not None] + others[len(slow) :]
 
 
 @pytest.hookimpl(wrapper=True)

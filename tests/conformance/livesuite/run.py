@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,9 +43,13 @@ class SuiteBrokenError(RuntimeError):
 
 def run_suite(selection: Sequence[str], *, workers: int, junit_file: Path, quiet: bool = False) -> list[Result]:
     """Run the named tests (node ids relative to the suite; all if empty) in ``workers`` processes."""
-    command = [*_pytest(), f"--junitxml={junit_file}", "-n", str(workers), "--maxschedchunk=1", "-q"]
-    command += [str(fetch_suite() / node) for node in selection] or [str(fetch_suite())]
-    outcome = subprocess.run(command, env=_environment(), capture_output=quiet, text=True, check=False)
+    suite = fetch_suite()
+    command = [*_pytest(suite), f"--junitxml={junit_file}", "-n", str(workers), "--maxschedchunk=1", "-q"]
+    command += [str(suite / node) for node in selection] or [str(suite)]
+    # Whatever the servers and certificates of the run leave behind goes with this folder.
+    with tempfile.TemporaryDirectory(prefix="pairbus-conformance-") as folder:
+        environment = _environment() | {"TMPDIR": folder}
+        outcome = subprocess.run(command, env=environment, capture_output=quiet, text=True, check=False)
     if outcome.returncode not in (0, 1):
         raise SuiteBrokenError(f"pytest ended with {outcome.returncode}: {outcome.stdout}{outcome.stderr}")
     return read_results(junit_file)
@@ -52,7 +57,8 @@ def run_suite(selection: Sequence[str], *, workers: int, junit_file: Path, quiet
 
 def collect_suite() -> list[str]:
     """The node ids of all tests in the suite, relative to it."""
-    command = [*_pytest(), "--collect-only", "-q", str(fetch_suite())]
+    suite = fetch_suite()
+    command = [*_pytest(suite), "--collect-only", "-q", str(suite)]
     outcome = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     if outcome.returncode:
         raise SuiteBrokenError(f"The suite could not be collected: {outcome.stdout}{outcome.stderr}")
@@ -64,9 +70,9 @@ def read_results(junit_file: Path) -> list[Result]:
     return [_result(case) for case in ET.parse(junit_file).iter("testcase")]
 
 
-def _pytest() -> list[str]:
+def _pytest(suite: Path) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-c", str(HERE / "suite.ini"), "-p", "livesuite.plugin"]
-    return [*command, "--rootdir", str(fetch_suite())]
+    return [*command, "--rootdir", str(suite)]
 
 
 def _environment() -> dict[str, str]:
