@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "cli.md"
-COMMANDS = ("serve", "fault", "demo")
+COMMANDS = ("serve", "fault", "ledger build", "ledger report", "cost estimate", "cost forecast", "simulate", "demo")
 
 OPENING = """\
 # Command line
@@ -21,7 +21,7 @@ Results go to standard output, everything else to standard error. What goes wron
 | exit code | meaning |
 |---|---|
 | 0 | done; for `serve`: stopped as asked (Ctrl-C, SIGTERM) |
-| 1 | it ran, and the answer is no: the demo lost a message |
+| 1 | it ran, and the answer is no: a message is lost (`demo`, `ledger report`) |
 | 2 | it could not run: a wrong option, a port in use, a server that is not there |
 | 130 | interrupted with Ctrl-C |
 """
@@ -45,7 +45,7 @@ def help_of(*words: str) -> str:
 
 def page() -> str:
     sections = [OPENING, f"\n```\n{help_of()}\n```\n"]
-    sections += [f"\n## pairbus {command}\n\n```\n{help_of(command)}\n```\n" for command in COMMANDS]
+    sections += [f"\n## pairbus {command}\n\n```\n{help_of(*command.split())}\n```\n" for command in COMMANDS]
     return "".join([*sections, SERVER_FILES])
 
 

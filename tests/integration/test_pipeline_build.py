@@ -322,12 +322,18 @@ def test_a_look_into_the_queues_finds_what_is_missing(spark: SparkSession, table
 
 
 def test_a_span_without_records_names_the_days_there_are(spark: SparkSession, tables: Path) -> None:
-    with pytest.raises(ValueError, match=f"they have {DAYS[0]} to"):
+    with pytest.raises(TablesError, match=f"they have {DAYS[0]} to"):
         report(spark, tables, first_day=date(2020, 1, 1), last_day=date(2020, 1, 2))
 
 
+def test_a_span_in_which_nothing_happened_has_a_page_too(spark: SparkSession, tables: Path) -> None:
+    told = report(spark, tables, first_day=date.fromisoformat(DAYS[2]), last_day=date.fromisoformat(DAYS[2]))
+    assert verdict(told) == "Nothing is lost: all 5 accepted messages were delivered."
+    assert "No entity was ever suspect." in html_page(told)
+
+
 def test_a_folder_without_tables_says_what_to_run(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="pairbus ledger build"):
+    with pytest.raises(TablesError, match="pairbus ledger build"):
         report(spark, tmp_path)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pairbus.cli import demo, fault, serve
+from pairbus.cli import backlog, cost, deadletters, demo, fault, ledger, serve, syphon
 from pairbus.cli.refusal import Refusal
 
 DONE, CANNOT_RUN, INTERRUPTED = 0, 2, 130
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (serve, fault, demo):
+for module in (serve, fault, syphon, backlog, deadletters, ledger, cost, demo):
     module.register(app)
 
 

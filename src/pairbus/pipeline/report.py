@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
@@ -16,7 +17,7 @@ from pyspark.sql import functions as f
 from pairbus.ledger.records import Operation, Outcome
 from pairbus.pipeline import schemas
 from pairbus.pipeline.audit import confirm
-from pairbus.pipeline.store import Manifest, TableStore
+from pairbus.pipeline.store import Manifest, TablesError, TableStore
 from pairbus.pipeline.summary import Summary, summarise, summarise_tables
 
 __all__ = ["Report", "Summary", "report", "summarise"]
@@ -87,7 +88,7 @@ def report(
     store = TableStore(tables_folder)
     manifest = store.manifest()
     if not manifest.batch:
-        raise ValueError(f"There are no tables in {store.folder}; run 'pairbus ledger build' first.")
+        raise TablesError(f"There are no tables in {store.folder}; run 'pairbus ledger build' first.")
     days = [
         day
         for day in sorted(manifest.silver)
@@ -95,7 +96,7 @@ def report(
     ]
     if not days:
         known = sorted(manifest.silver)
-        raise ValueError(
+        raise TablesError(
             f"The tables have no records from {first_day} to {last_day}; they have {known[0]} to {known[-1]}."
         )
     return _Reading(spark, store, manifest, days).report(seen)
@@ -176,7 +177,7 @@ def _states(transitions: DataFrame) -> list[Span]:
     for row in rows:
         processes.setdefault((row["primary"], row["target"]), set()).add(row["process"])
     spans: list[Span] = []
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
+    for row, after in itertools.zip_longest(rows, rows[1:]):
         if row["state_to"] == "healthy":
             continue
         same = after is not None and all(after[name] == row[name] for name in ("primary", "target", "process"))

@@ -1,0 +1,157 @@
+"""`pairbus cost` and `pairbus simulate`: what a pairing costs, before there is one."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pairbus.cli.pricing import PlanName, TariffFile, TariffName, read_tariffs
+from pairbus.cli.refusal import Refusal
+from pairbus.cli.spark import with_spark
+
+FleetFile = Annotated[Path, typer.Argument(metavar="FLEET.toml", help="The fleet; docs/costs.md shows one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
+_MONEY = ("amount", "amount_without_pairing")
+_ALL = (
+    *("availability", "availability_without_pairing", "refused", "diverted", "spooled", "pings"),
+    *("backlog_peak", "drain_seconds", "wait_mean_seconds", "wait_p99_seconds", *_MONEY),
+)
+
+
+def register(app: typer.Typer) -> None:
+    cost = typer.Typer(help="What a pairing costs.", no_args_is_help=True)
+    cost.command("estimate")(estimate)
+    cost.command("forecast")(forecast)
+    app.add_typer(cost, name="cost")
+    app.command("simulate")(simulate)
+
+
+def estimate(
+    clients: Annotated[int, typer.Option(help="Paired clients.")] = 1,
+    entities: Annotated[int, typer.Option(help="Queues and topics that each client sends to.")] = 1,
+    backlog_queues: Annotated[int, typer.Option(help="Backlog queues.")] = 10,
+    syphons: Annotated[int, typer.Option(help="Processes that run the syphon.")] = 1,
+    failover_interval: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
+    ping_interval: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
+    recovery_pings: Annotated[int, typer.Option(help="Pings in a row that must succeed.")] = 1,
+    outage_hours: Annotated[float, typer.Option(help="Length of one outage of the primary.")] = 0.0,
+    outages: Annotated[int, typer.Option(help="Outages in 30 days.")] = 1,
+    rate: Annotated[float, typer.Option(help="Messages a second of the whole fleet.")] = 1.0,
+    message_bytes: Annotated[int, typer.Option(help="Size of a message.")] = 1024,
+    primary_operations: Annotated[int, typer.Option(help="Operations of the primary in 30 days without pairing.")] = 0,
+    tariff_file: TariffFile = None,
+    tariff: TariffName = None,
+    plan: PlanName = "standard",
+    explain: Annotated[bool, typer.Option("--explain", help="Show the formulae with the numbers.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate what pairing adds in 30 days. Instant."""
+    from pairbus.costs import Fleet, Outage, tariff_for
+    from pairbus.costs import estimate as calculate
+
+    tariffs, name = read_tariffs(tariff_file, tariff)
+    try:
+        fleet = Fleet(
+            clients=clients,
+            entities=entities,
+            backlog_queue_count=backlog_queues,
+            syphons=syphons,
+            failover_interval_seconds=failover_interval,
+            ping_interval_seconds=ping_interval,
+            recovery_pings=recovery_pings,
+            primary_operations=primary_operations,
+        )
+        outage = Outage(outage_hours, rate, message_bytes, outages) if outage_hours > 0 else None
+        result = calculate(fleet, tariff_for(tariffs, name, date.today()), plan, outage)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(result).decode())
+        return
+    _print_table(
+        ("cause", "namespace", "an hour", "a day", "30 days"),
+        [
+            (line.cause, line.namespace, _number(line.per_hour), _number(line.per_day), _number(line.per_30_days))
+            for line in result.lines
+        ],
+    )
+    if explain:
+        for sentence in result.explain():
+            typer.echo(sentence)
+    typer.echo(
+        f"In 30 days: {result.primary_amount:,.2f} {result.currency} more for the primary, "
+        f"{result.secondary_amount:,.2f} {result.currency} for the secondary ({result.tariff}, {result.plan})."
+    )
+
+
+def forecast(fleet: FleetFile, tariff_file: TariffFile = None, as_json: AsJson = False) -> None:
+    """Forecast what a fleet's pairing will cost, as a distribution over random outages."""
+    _simulate(fleet, None, tariff_file, as_json, _MONEY)
+
+
+def simulate(
+    fleet: FleetFile,
+    runs: Annotated[int | None, typer.Option(help="How many periods to play for each choice.")] = None,
+    tariff_file: TariffFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play a fleet through random outages, with the product's own failover core."""
+    _simulate(fleet, runs, tariff_file, as_json, _ALL)
+
+
+def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: bool, shown: tuple[str, ...]) -> None:
+    from dataclasses import replace
+
+    from pairbus.pipeline.fleet import FleetError, parse_fleet
+
+    tariffs, _ = read_tariffs(tariff_file, None)
+    try:
+        plan = parse_fleet(file.read_text(encoding="utf-8"), str(file))
+        plan = plan if runs is None else replace(plan, runs=runs)
+    except OSError as error:
+        raise Refusal(f"The fleet {file} cannot be read: {error.strerror}.") from error
+    except (FleetError, UnicodeDecodeError) as error:
+        raise Refusal(str(error)) from error
+
+    def play(spark: Any) -> list[dict[str, Any]]:
+        from pairbus.pipeline.simulation import forecast as distribution
+        from pairbus.pipeline.simulation import simulate as run_all
+
+        return distribution(run_all(spark, plan, tariffs=tariffs))
+
+    results = with_spark(play)
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(results).decode())
+        return
+    varied = [name for name in results[0]["options"] if len({r["options"][name] for r in results}) > 1]
+    for result in results:
+        options = ", ".join(f"{name} {result['options'][name]:g}" for name in varied) or "one choice of options"
+        typer.echo(f"{options} ({result['runs']:,} runs of {plan.days:g} days)")
+        _print_table(
+            ("", "mean", "5 %", "half", "95 %", "99 %"),
+            [(name, *(_number(result[name][k]) for k in ("mean", "p5", "p50", "p95", "p99"))) for name in shown],
+        )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) or value == int(value) else f"{value:,.6g}"
+
+
+def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Columns under their headings: names to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    left = [all(not row[i][:1].isdigit() for row in rows) for i in range(len(head))]
+    for row in (head, *rows):
+        cells = (
+            cell.ljust(w) if to_left else cell.rjust(w) for cell, w, to_left in zip(row, widths, left, strict=True)
+        )
+        typer.echo("  ".join(cells).rstrip())

@@ -1,0 +1,136 @@
+"""`pairbus ledger`: tables from a ledger, and a report from the tables."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pairbus.cli.pricing import PlanName, TariffFile, TariffName, read_pricing
+from pairbus.cli.refusal import Refusal
+from pairbus.cli.spark import with_spark
+
+if TYPE_CHECKING:
+    from pairbus.pipeline.build import BuildResult
+    from pairbus.pipeline.gold import Pricing
+    from pairbus.pipeline.report import Report
+
+ANSWER_IS_NO = 1
+
+Ledger = Annotated[Path, typer.Argument(metavar="LEDGER", help="The folder that clients and syphons record in.")]
+Tables = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where the tables are kept; beside the ledger unless given.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    ledger = typer.Typer(help="Answers from the ledger: tables, and a report.", no_args_is_help=True)
+    ledger.command("build")(build)
+    ledger.command("report")(report)
+    app.add_typer(ledger, name="ledger")
+
+
+def build(
+    ledger: Ledger,
+    tables: Tables = None,
+    tariff_file: TariffFile = None,
+    tariff: TariffName = None,
+    plan: PlanName = "standard",
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+) -> None:
+    """Bring the tables up to date with the ledger.
+
+    Reads only files it has not read, and changes everything or nothing. Run it as often as you like.
+    """
+    pricing = read_pricing(tariff_file, tariff, plan)
+    _check_folder(ledger)
+    result = with_spark(lambda spark: _build(spark, ledger, tables, pricing))
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(result).decode())
+        return
+    typer.echo(
+        f"Read {result.new_files:,} new files with {result.records:,} records, {result.quarantined:,} lines "
+        f"quarantined; {len(result.days):,} days are up to date in {_tables(ledger, tables)}."
+    )
+
+
+def report(
+    ledger: Ledger,
+    tables: Tables = None,
+    first: Annotated[str | None, typer.Option("--from", metavar="DAY", help="First day, such as 2026-03-30.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day, included.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page (HTML) here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything the page shows, as JSON.")] = False,
+    tariff_file: TariffFile = None,
+    tariff: TariffName = None,
+    plan: PlanName = "standard",
+) -> int:
+    """Say what became of every message, and write a page about it.
+
+    Builds the tables first. Exits with 1 if a message is lost.
+    """
+    first_day, last_day = read_day("--from", first), read_day("--to", last)
+    pricing = read_pricing(tariff_file, tariff, plan)
+    _check_folder(ledger)
+
+    def ask(spark: Any) -> Report:
+        from pairbus.pipeline.report import report as tell
+
+        _build(spark, ledger, tables, pricing)
+        return tell(spark, _tables(ledger, tables), first_day=first_day, last_day=last_day)
+
+    told = with_spark(ask)
+    if output is not None:
+        from pairbus.pipeline.page import html_page
+
+        try:
+            output.write_text(html_page(told), encoding="utf-8")
+        except OSError as error:
+            raise Refusal(f"The report cannot be written to {output}: {error.strerror}.") from error
+    if as_json:
+        typer.echo(told.to_json().decode())
+    else:
+        _print(told, output)
+    return ANSWER_IS_NO if told.summary.lost else 0
+
+
+def _print(told: Report, output: Path | None) -> None:
+    from pairbus.pipeline.page import doubts, verdict
+
+    typer.echo(verdict(told))
+    typer.echo(told.summary.sentence)
+    for sentence in doubts(told):
+        typer.echo(sentence)
+    for row in told.lost:
+        typer.echo(f"lost: {row['message_id']} for {row['target']}, diverted at {row['diverted_at']}")
+    if output is not None:
+        typer.echo(f"The page is {output}.")
+
+
+def _check_folder(ledger: Path) -> None:
+    """Before Spark is started, which takes ten seconds."""
+    if not ledger.is_dir():
+        raise Refusal(f"The ledger folder {ledger} does not exist; give the folder that clients record in.")
+
+
+def _tables(ledger: Path, tables: Path | None) -> Path:
+    return tables or ledger.with_name(f"{ledger.name}-tables")
+
+
+def _build(spark: Any, ledger: Path, tables: Path | None, pricing: Pricing) -> BuildResult:
+    from pairbus.pipeline.build import build as bring_up_to_date
+
+    return bring_up_to_date(spark, ledger, _tables(ledger, tables), pricing=pricing)
+
+
+def read_day(option: str, text: str | None) -> date | None:
+    if text is None:
+        return None
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").date()
+    except ValueError:
+        raise Refusal(f"{option} '{text}' is not a day: write it as 2026-03-30.") from None

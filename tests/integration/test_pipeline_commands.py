@@ -1,0 +1,90 @@
+"""`pairbus ledger`, `pairbus cost` and `pairbus simulate`, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pairbus.cli.__main__ import run
+from pairbus.ledger import LedgerWriter, Operation, Route
+
+QUEUE = "contoso/x-servicebus-transfer/0"
+
+
+def pairbus(*words: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: a command ends its Spark session, and must not end that of the tests."""
+    return subprocess.run([sys.executable, "-m", "pairbus.cli", *words], capture_output=True, text=True, timeout=280)
+
+
+def write_ledger(folder: Path) -> None:
+    with LedgerWriter(folder) as writer:
+        writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"], route=Route.PRIMARY)
+        writer.record(Operation.DIVERT, "fabrikam", QUEUE, message_id="gone", destination="orders", route=Route.BACKLOG)
+        writer.record(Operation.COMPLETE, "fabrikam", QUEUE, message_id="gone", destination="orders")
+
+
+def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(tmp_path: Path) -> None:
+    ledger, page = tmp_path / "ledger", tmp_path / "report.html"
+    write_ledger(ledger)
+    answer = pairbus("ledger", "report", str(ledger), "--output", str(page))
+    assert answer.returncode == 1, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[:2] == [
+        "1 of 3 accepted messages are lost.",
+        "accepted 3: delivered 2, lost 1, duplicates 0",
+    ]
+    assert any(line.startswith("lost: gone for orders") for line in lines)
+    assert "1 of 3 accepted messages are lost." in page.read_text()
+    assert (tmp_path / "ledger-tables" / "CURRENT.json").exists()
+
+
+def test_a_simulation_prints_its_sweep(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("runs = 3\n[pairing]\nfailover_interval_seconds = [0, 600]\n")
+    answer = pairbus("simulate", str(fleet), "--runs", "2", "--json")
+    assert answer.returncode == 0, answer.stderr
+    first, second = json.loads(answer.stdout)
+    assert first["runs"] == second["runs"] == 2
+    assert [r["options"]["failover_interval_seconds"] for r in (first, second)] == [0, 600]
+
+
+def test_the_estimate_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cost", "estimate", "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "idle receives  secondary       40    960   28,800" in shown
+    assert "40 an hour, 960 a day, 28,800 in 30 days" in shown
+
+
+def test_the_estimate_as_json_with_a_tariff_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'name = "own"\nvalid_from = 2020-01-01\ncurrency = "EUR"\nsource = "me"\n'
+        '[plans.standard]\noperations = [{ price_per_million = "1000000" }]\n'
+    )
+    assert run(["cost", "estimate", "--tariff-file", str(own), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["currency"], float(told["secondary_amount"])) == ("EUR", 28_810)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["cost", "estimate", "--clients", "0"], "clients is 0; it must be 1 or more"),
+        (["cost", "estimate", "--plan", "gold"], "no plan 'gold'"),
+        (["cost", "estimate", "--tariff", "other"], "no tariff 'other'"),
+        (["cost", "estimate", "--tariff-file", "missing.toml"], "missing.toml cannot be read"),
+        (["ledger", "report", "missing"], "The ledger folder missing does not exist"),
+        (["ledger", "report", ".", "--from", "yesterday"], "--from 'yesterday' is not a day"),
+        (["ledger", "build", "missing"], "The ledger folder missing does not exist"),
+        (["simulate", "missing.toml"], "missing.toml cannot be read"),
+    ],
+)
+def test_wrong_input_is_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
