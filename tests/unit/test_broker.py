@@ -2,18 +2,17 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, closing
+from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pairbus.amqp.sections import read_facts
-from pairbus.amqp.types import Symbol, Timestamp, encode
+from pairbus.amqp.types import Symbol, encode
 from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.embedded.entities.message import Abandon, Complete, Outcome
+from pairbus.embedded.entities.message import Abandon, Complete
 from pairbus.embedded.errors import (
     BrokerError,
     EntityDisabledError,
@@ -29,14 +28,7 @@ from pairbus.embedded.errors import (
 )
 from pairbus.embedded.store import SchemaError, Store
 from pairbus.testing import ManualClock
-
-
-def raw(message_id: str = "m", *, session_id: str | None = None, body: bytes = b"x", at_ms: int | None = None) -> bytes:
-    annotations = (
-        b"" if at_ms is None else b"\x00\x53\x72" + encode({Symbol("x-opt-scheduled-enqueue-time"): Timestamp(at_ms)})
-    )
-    properties = b"\x00\x53\x73" + encode([message_id, *[None] * 9, session_id])
-    return annotations + properties + b"\x00\x53\x75" + encode(body)
+from pairbus.testing.broker_stage import Inbox, answered, raw, run, send, settle
 
 
 def ping() -> bytes:
@@ -44,56 +36,6 @@ def ping() -> bytes:
         ["p", None, None, None, None, None, Symbol("application/vnd.ms-servicebus-ping")]
     )
     return properties + b"\x00\x53\x75" + encode(b"")
-
-
-def run(test: Callable[..., Coroutine[Any, Any, None]], folder: Path) -> None:
-    async def main() -> None:
-        async with opened(folder) as (broker, clock):
-            await test(broker, clock)
-
-    asyncio.run(main())
-
-
-@asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[tuple[Broker, ManualClock]]:
-    clock = ManualClock()
-    broker = Broker(Store(folder), clock)
-    try:
-        yield broker, clock
-    finally:
-        await broker.close()
-
-
-async def answered(call: Callable[[Callable[[Any], None]], object]) -> Any:
-    """The value an operation hands to its callback; a refusal is raised."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    call(future.set_result)
-    value = await asyncio.wait_for(future, 10)
-    if isinstance(value, BrokerError):
-        raise value
-    return value
-
-
-async def send(broker: Broker, path: str, *raws: bytes, txn: bytes | None = None) -> None:
-    await answered(lambda done: broker.send(path, raws, done, txn=txn))
-
-
-async def settle(broker: Broker, path: str, delivery: Delivery, outcome: Outcome, txn: bytes | None = None) -> None:
-    await answered(lambda done: broker.settle(path, [delivery.lock_token], outcome, done, txn=txn))
-
-
-class Inbox:
-    """A receiver that keeps what it gets."""
-
-    def __init__(self, broker: Broker, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK, credit: int = 100) -> None:
-        self.got: list[Delivery] = []
-        self.errors: list[BrokerError] = []
-        self.receiver: Receiver = broker.open_receiver(path, mode, self.got.append, self.errors.append)
-        self.receiver.set_credit(credit)
-
-    @property
-    def ids(self) -> list[object]:
-        return [read_facts(delivery.raw).message_id for delivery in self.got]
 
 
 def test_an_acknowledged_message_is_on_disk(tmp_path: Path) -> None:

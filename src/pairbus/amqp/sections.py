@@ -246,8 +246,8 @@ def read_facts(raw: bytes) -> Facts:
             _check_order(previous, code, pos)
         if code == HEADER:
             values, after = decode(raw, value_at)
-            if type(values) is not list:
-                raise AmqpDecodeError("the header must be a list")
+            if type(values) is not list or len(values) > 5:
+                raise AmqpDecodeError("the header must be a list of at most five fields")
             if len(values) > 2 and isinstance(values[2], int):
                 facts.ttl_ms = int(values[2])
         elif code == PROPERTIES:
@@ -255,10 +255,12 @@ def read_facts(raw: bytes) -> Facts:
             if type(values) is not list:
                 raise AmqpDecodeError("the properties must be a list")
             _read_properties(facts, values)
-        elif code == MESSAGE_ANNOTATIONS:
+        elif code <= MESSAGE_ANNOTATIONS:
+            # Whoever carries the message on adds to its annotations, so they must be readable.
             after = skip(raw, value_at)
-            if raw.find(b"x-opt-", value_at, after) >= 0:
-                _read_annotations(facts, raw[pos:after])
+            annotations = _map_of(raw[pos:after])
+            if code == MESSAGE_ANNOTATIONS:
+                _read_annotations(facts, annotations)
         else:
             after = skip(raw, value_at)
             if code == APPLICATION_PROPERTIES:
@@ -288,8 +290,8 @@ def _read_properties(facts: Facts, values: list[Any]) -> None:
     facts.reply_to_session_id = _text(values[12])
 
 
-def _read_annotations(facts: Facts, section: bytes) -> None:
-    annotations = {_name(key): value for key, value in _map_of(section).items()}
+def _read_annotations(facts: Facts, found: Mapping[Any, Any]) -> None:
+    annotations = {_name(key): value for key, value in found.items()}
     scheduled = annotations.get("x-opt-scheduled-enqueue-time")
     if isinstance(scheduled, int):
         facts.scheduled_ms = int(scheduled)

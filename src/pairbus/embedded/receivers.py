@@ -122,6 +122,7 @@ class Feeding:
         self._alarm_ms = 0
         # Feeding calls back into links, which may call feeding: the outermost call finishes the work.
         self._settling = False
+        self._stopped = False
 
     # -- coming and going
 
@@ -271,6 +272,15 @@ class Feeding:
         if self._settling:
             return
         self._settling = True
+        try:
+            self._feed_touched()
+        finally:
+            self._settling = False
+        self._set_alarm()
+        if self._namespace.has_changes:
+            self._commits.soon()
+
+    def _feed_touched(self) -> None:
         touched = self._namespace.touched
         self._tell_lost_sessions()
         while touched:
@@ -279,10 +289,6 @@ class Feeding:
             if audience is not None:
                 self._serve(queue, audience)
             self._namespace.arm(queue)
-        self._settling = False
-        self._set_alarm()
-        if self._namespace.has_changes:
-            self._commits.soon()
 
     def _serve(self, queue: MessageQueue, audience: _Audience) -> None:
         while audience.waits and queue.has_ready_session():
@@ -337,7 +343,7 @@ class Feeding:
                 return
             self._alarm.cancel()
             self._alarm = None
-        if self._namespace.has_deadline:
+        if self._namespace.has_deadline and not self._stopped:
             self._alarm_ms = deadline
             self._alarm = self._clock.call_at(deadline, self._wake)
 
@@ -350,6 +356,7 @@ class Feeding:
         self.settle_down()
 
     def stop(self) -> None:
+        self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
         for audience in list(self._audiences.values()):

@@ -88,11 +88,13 @@ class Incoming:
 
     @classmethod
     def from_raw(cls, raw: bytes) -> "Incoming":
+        """AmqpDecodeError for a message that could not be delivered, filtered or dead-lettered later on."""
         try:
             facts = read_facts(raw)
         except SectionOrderError:
             raw = in_standard_order(raw)
             facts = read_facts(raw)
+        _ = facts.application_properties
         return cls(raw, facts, facts.message_key, facts.session_id, facts.ttl_ms, facts.scheduled_ms)
 
     @property

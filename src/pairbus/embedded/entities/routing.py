@@ -33,6 +33,8 @@ from pairbus.embedded.errors import (
 from pairbus.embedded.limits import Limits
 
 MEGABYTE = 1024 * 1024
+# The last millisecond of the year 9999, where the service's own times end.
+LATEST_MS = 253_402_300_799_999
 
 
 class Router:
@@ -83,6 +85,10 @@ class Router:
                     raise InvalidError(
                         f"The {name} has {len(value)} characters; at most {limits.max_id_length} are allowed."
                     )
+            if message.scheduled_ms is not None and message.scheduled_ms > LATEST_MS:
+                raise InvalidError(
+                    f"The scheduled enqueue time {message.scheduled_ms} is after the year 9999: choose an earlier one."
+                )
             arriving += message.size
         self._check_quota(entity, arriving)
 
