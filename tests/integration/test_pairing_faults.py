@@ -54,6 +54,13 @@ def shell(request: pytest.FixtureRequest) -> Shell:
     return chosen
 
 
+@pytest.fixture(scope="module", params=get_args(Shell))
+def client(request: pytest.FixtureRequest, pair: EmbeddedPair) -> Iterator[Any]:
+    """One client for all tests of a shell that need no options of their own."""
+    with paired(pair, request.param, failover_interval=0, ping_primary_interval=1800, send_timeout=3) as shared:
+        yield shared
+
+
 @pytest.fixture
 def queue(pair: EmbeddedPair) -> Iterator[str]:
     name = f"orders-{uuid.uuid4().hex[:8]}"
@@ -69,60 +76,61 @@ def label(fault: tuple[str, dict[str, Any]]) -> str:
 
 @pytest.mark.parametrize("fault", COUNTING, ids=label)
 def test_a_fault_that_counts_diverts_the_very_send(
-    pair: EmbeddedPair, shell: Shell, queue: str, fault: tuple[str, dict[str, Any]]
+    pair: EmbeddedPair, client: Any, queue: str, fault: tuple[str, dict[str, Any]]
 ) -> None:
     mode, details = fault
     events: list[TransitionEvent] = []
-    with paired(pair, shell, failover_interval=0, send_timeout=3, primary_name=queue) as client:
-        client.on_transition(events.append)
-        sender = client.get_queue_sender(queue)
-        sender.send_messages(ServiceBusMessage("before"))
-        pair.primary.fault(mode, entity=queue, **details)
-        sender.send_messages(ServiceBusMessage("during"))
+    client.on_transition(lambda event: events.append(event) if event.entity == queue else None)
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("before"))
+    pair.primary.fault(mode, entity=queue, **details)
+    sender.send_messages(ServiceBusMessage(f"during {queue}"))
 
-        assert client.state(queue) is EntityState.FAILED_OVER
-        assert backlog_bodies(client, pair) == ["during"]
-        assert [(event.before, event.after) for event in events] == [(EntityState.HEALTHY, EntityState.FAILED_OVER)]
-        assert "Error" in events[0].cause
-        pair.primary.clear_faults()
-        stored = bodies(pair.primary, queue)
-        assert stored == (["before", "during"] if mode == "accept-then-fail" else ["before"])
+    assert client.state(queue) is EntityState.FAILED_OVER
+    assert backlog_of(client, pair, queue) == [f"during {queue}"]
+    assert [(event.before, event.after) for event in events] == [(EntityState.HEALTHY, EntityState.FAILED_OVER)]
+    assert "Error" in events[0].cause
+    stored = bodies(pair.primary, queue)
+    assert stored == (["before", f"during {queue}"] if mode == "accept-then-fail" else ["before"])
 
 
 @pytest.mark.parametrize(("condition", "error"), NOT_COUNTING)
 def test_an_error_that_does_not_count_is_raised_as_the_sdk_raised_it(
-    pair: EmbeddedPair, shell: Shell, queue: str, condition: str, error: type[Exception]
+    pair: EmbeddedPair, client: Any, queue: str, condition: str, error: type[Exception]
 ) -> None:
-    with paired(pair, shell, failover_interval=0, send_timeout=5, primary_name=queue) as client:
-        sender = client.get_queue_sender(queue)
-        sender.send_messages(ServiceBusMessage("before"))
-        pair.primary.fault("error", entity=queue, condition=condition)
-        with pytest.raises(error):
-            sender.send_messages(ServiceBusMessage("wrong"))
-        assert client.state(queue) is EntityState.HEALTHY
-        assert backlog_bodies(client, pair) == []
-        pair.primary.clear_faults()
-        sender.send_messages(ServiceBusMessage("after"))
-        assert bodies(pair.primary, queue) == ["before", "after"]
+    sender = client.get_queue_sender(queue)
+    sender.send_messages(ServiceBusMessage("before"))
+    pair.primary.fault("error", entity=queue, condition=condition)
+    with pytest.raises(error):
+        sender.send_messages(ServiceBusMessage(f"wrong {queue}"))
+    assert client.state(queue) is EntityState.HEALTHY
+    assert backlog_of(client, pair, queue) == []
+    pair.primary.clear_faults()
+    sender.send_messages(ServiceBusMessage("after"))
+    assert bodies(pair.primary, queue) == ["before", "after"]
+
+
+def backlog_of(client: Any, pair: EmbeddedPair, queue: str) -> list[str]:
+    """What waits in the backlog for one queue; the tests that share a client put its name into the bodies."""
+    return [body for body in backlog_bodies(client, pair) if queue in body]
 
 
 @pytest.mark.parametrize("mode", ["refuse", "drop", "hang"])
 def test_a_fault_of_the_whole_namespace_fails_over_each_entity_when_it_is_used(
-    pair: EmbeddedPair, shell: Shell, queue: str, mode: str
+    pair: EmbeddedPair, client: Any, queue: str, mode: str
 ) -> None:
-    with paired(pair, shell, failover_interval=0, send_timeout=3, primary_name=queue) as client:
-        other = f"{queue}-other"
-        with pair.primary.admin() as admin:
-            admin.create_queue(other)
-        first, second = client.get_queue_sender(queue), client.get_queue_sender(other)
-        second.send_messages(ServiceBusMessage("0"))
-        pair.primary.fault(mode)
-        first.send_messages(ServiceBusMessage("1"))
-        assert client.state(queue) is EntityState.FAILED_OVER
-        assert client.state(other) is EntityState.HEALTHY
-        second.send_messages(ServiceBusMessage("2"))
-        assert client.state(other) is EntityState.FAILED_OVER
-        assert sorted(backlog_bodies(client, pair)) == ["1", "2"]
+    other = f"{queue}-other"
+    with pair.primary.admin() as admin:
+        admin.create_queue(other)
+    first, second = client.get_queue_sender(queue), client.get_queue_sender(other)
+    second.send_messages(ServiceBusMessage("0"))
+    pair.primary.fault(mode)
+    first.send_messages(ServiceBusMessage(f"1 {queue}"))
+    assert client.state(queue) is EntityState.FAILED_OVER
+    assert client.state(other) is EntityState.HEALTHY
+    second.send_messages(ServiceBusMessage(f"2 {queue}"))
+    assert client.state(other) is EntityState.FAILED_OVER
+    assert sorted(backlog_of(client, pair, queue)) == [f"1 {queue}", f"2 {queue}"]
 
 
 def test_one_entity_says_nothing_about_its_neighbour(pair: EmbeddedPair, shell: Shell, queue: str) -> None:

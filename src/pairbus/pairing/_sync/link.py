@@ -34,6 +34,7 @@ class Link:
         self._make = make
         self._guard = guard
         self._turn = runtime.Turn()
+        self._mutex = runtime.Mutex()
         self._sender: ServiceBusSender | None = None
         self._discarded: list[ServiceBusSender] = []
         self._closed = False
@@ -42,9 +43,12 @@ class Link:
     def sender(self) -> ServiceBusSender:
         """The SDK's sender; made when first asked for, opened when first used."""
         sender = self._sender
-        if sender is None:
-            sender = self._sender = self._make()
-        return sender
+        if sender is not None:
+            return sender
+        with self._mutex:
+            if self._sender is None:
+                self._sender = self._make()
+            return self._sender
 
     def use(
         self,
