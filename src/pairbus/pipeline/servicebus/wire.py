@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, RefusedError, TokenRefusedError
 from pairbus.amqp.engine import EngineLimits
+from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.types import Int
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.syphon.namespaces import Namespace, TokenSource
@@ -132,7 +133,12 @@ class Wire:
                     self._tokens = self._namespace.tokens()
                 audience = f"sb://{self._namespace.host}/{entity}"
                 token, ends = await self._tokens.token(audience)
-                await connection.put_token(token, audience, token_type=self._tokens.kind)
+                try:
+                    await connection.put_token(token, audience, token_type=self._tokens.kind)
+                except TokenRefusedError as error:
+                    if error.status != 404:
+                        raise
+                    raise RefusedError(AmqpError("amqp:not-found", error.error.description)) from error
                 self._proven[entity] = ends
             return connection
 
@@ -169,8 +175,8 @@ class Wire:
         if isinstance(error, TokenRefusedError):
             raise WireError(
                 condition,
-                f"{self.host} does not let this connection string use {entity!r}: {error}. Check the key and its "
-                "rights (Listen to read, Send to write).",
+                f"{self.host} does not let this connection string use {entity!r}. Check the key and its rights (Listen "
+                f"to read, Send to write). The namespace says: {error}",
             ) from error
         if condition == "amqp:not-found":
             raise WireError(condition, f"{entity!r} does not exist in {self.host}: {error}") from error
