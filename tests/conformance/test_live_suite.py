@@ -34,6 +34,6 @@ def test_every_listed_test_exists_and_is_listed_once() -> None:
 
 @pytest.mark.timeout(900)
 def test_the_representative_part_passes() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "conformance.py"), "--representative", "--workers", "6"]
+    command = [sys.executable, str(ROOT / "scripts" / "conformance.py"), "--representative", "--workers", "8"]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr

@@ -1,0 +1,44 @@
+"""Messages whose sections come in the wrong order: sorted on arrival, or refused."""
+
+from itertools import permutations
+
+import pytest
+
+from pairbus.amqp.sections import SectionOrderError, Sections, in_standard_order, read_facts
+from pairbus.amqp.types import AmqpDecodeError, Symbol, encode
+from pairbus.embedded.entities.message import Incoming
+
+HEADER = b"\x00\x53\x70" + encode([True])
+DELIVERY_ANNOTATIONS = b"\x00\x53\x71" + encode({Symbol("hop"): 1})
+PROPERTIES = b"\x00\x53\x73" + encode(["id"])
+DATA = b"\x00\x53\x75" + encode(b"one") + b"\x00\x53\x75" + encode(b"two")
+FOOTER = b"\x00\x53\x78" + encode({Symbol("end"): 1})
+
+
+@pytest.mark.parametrize("order", list(permutations((HEADER, DELIVERY_ANNOTATIONS, PROPERTIES, DATA, FOOTER))))
+def test_any_order_arrives_as_the_standard_one(order: tuple[bytes, ...]) -> None:
+    arrived = Incoming.from_raw(b"".join(order))
+    assert arrived.raw == HEADER + DELIVERY_ANNOTATIONS + PROPERTIES + DATA + FOOTER
+    assert arrived.message_id == "id"
+    assert Sections.split(arrived.raw).body == DATA
+
+
+def test_delivery_annotations_last_as_the_python_sdk_writes_them() -> None:
+    raw = PROPERTIES + DATA + DELIVERY_ANNOTATIONS
+    with pytest.raises(SectionOrderError):
+        read_facts(raw)
+    assert in_standard_order(raw) == DELIVERY_ANNOTATIONS + PROPERTIES + DATA
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        PROPERTIES + DATA + PROPERTIES,
+        DATA + FOOTER + DATA,
+        HEADER + HEADER,
+        DATA + b"\x00\x53\x77" + encode(1) + HEADER,
+    ],
+)
+def test_a_section_that_comes_twice_or_a_mixed_body_is_refused(raw: bytes) -> None:
+    with pytest.raises(AmqpDecodeError):
+        Incoming.from_raw(raw)
