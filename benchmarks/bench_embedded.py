@@ -4,7 +4,7 @@ The server is a child process, the clients are raw AMQP connections of this proc
 before the server is. Rates depend on the disk (each answer waits for it) and on who else uses the machine; the
 server's processor time per message does not, so both are printed, and the rate a whole core would give.
 
-    python benchmarks/bench_embedded.py [--quick] [--only start,sends,fan-out,connections,entities]
+    python benchmarks/bench_embedded.py [--quick] [--only start,sends,receives,fan-out,connections,entities]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from pairbus.amqp.client import Sender
+from pairbus.amqp.client import ClientConnection, Sender
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.entities.descriptions import QueueDescription
 from pairbus.embedded.limits import Limits
@@ -33,6 +33,7 @@ from pairbus.testing.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 BODY = b"x" * 1000
 BATCH = 100
 MEBIBYTE = 1 << 20
+PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,54 @@ async def bench_sends(quick: bool) -> None:
     table("Durable sends of 1 KB (targets with 8 connections: singles 3,000/s, batches 20,000/s)", HEAD, rows)
 
 
+async def drain(server: Server, connections: int, count: int, *, delete: bool) -> Run:
+    """Receive so many messages, completing them in groups as they come, or having them deleted."""
+    opened = [await open_raw(server.namespace.connection_string) for _ in range(connections)]
+    left = count
+
+    async def keep_receiving(connection: ClientConnection) -> None:
+        nonlocal left
+        receiver = await connection.open_receiver("orders", credit=500, receive_and_delete=delete)
+        while True:
+            messages = await receiver.receive(100)
+            if delete:
+                for message in messages:
+                    receiver.let_go(message)
+            else:
+                await receiver.settle(messages)
+            left -= len(messages)
+            if left <= 0:
+                empty.set()
+
+    empty = asyncio.Event()
+    spent, began = server.seconds(), time.monotonic()
+    tasks = [asyncio.create_task(keep_receiving(connection)) for connection in opened]
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await empty.wait()
+    took = time.monotonic() - began
+    for task in tasks:
+        task.cancel()
+    for connection in opened:
+        connection.engine.abort()
+    return Run(count, took, server.seconds() - spent)
+
+
+async def bench_receives(quick: bool) -> None:
+    rows = []
+    with served() as server:
+        with server.namespace.admin() as admin:
+            admin.create_queue("orders", max_size_in_megabytes=5120)
+        for connections in (1, 8):
+            for delete in (False, True):
+                senders = await open_senders(server, "orders", 4, 4)
+                poured, _ = await pour(server, senders, 0.5 if quick else 1.5, batch=BATCH)
+                await close_all(senders)
+                run = await drain(server, connections, poured.messages, delete=delete)
+                what = "receive and delete" if delete else "receive and complete"
+                rows.append((f"{connections} connection(s), {what}", *run.columns()))
+    table("Receives of 1 KB", HEAD, rows)
+
+
 async def bench_fan_out(quick: bool) -> None:
     rows = []
     with served() as server:
@@ -251,6 +300,7 @@ async def bench_entities(quick: bool) -> None:
 BENCHES: dict[str, Callable[[bool], Awaitable[None]]] = {
     "start": bench_start,
     "sends": bench_sends,
+    "receives": bench_receives,
     "fan-out": bench_fan_out,
     "connections": bench_connections,
     "entities": bench_entities,
