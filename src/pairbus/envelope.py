@@ -297,6 +297,20 @@ def restore(
     )
 
 
+def unstamped(raw: bytes, drop: Collection[str] = ()) -> bytes:
+    """A received message as a sender may send it again: without what its broker stamped on it, and without the
+    application properties named in `drop`.
+    """
+    parts = Sections.split(raw)
+    return replace(
+        parts,
+        header=_restored_header(parts.header, _fields(parts.header, _HEADER_COUNT)[_TTL]),
+        delivery_annotations=b"",
+        message_annotations=_edited("annotations", parts.message_annotations, remove=_BROKER_ANNOTATIONS),
+        application_properties=_edited("application", parts.application_properties, remove=drop),
+    ).join()
+
+
 def _any_set(fields: Iterable[Any]) -> bool:
     return any(value is not None for value in fields)
 

@@ -334,11 +334,14 @@ class AmqpReceiver:
         return await self._renew(deliveries[half:], lost, again_at)
 
     async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
+        return [(stamps_of(raw)[0], destination_of(raw)) for raw in await self.peek_raw(from_number, count)]
+
+    async def peek_raw(self, from_number: int, count: int) -> list[bytes]:
+        """The messages from this number on, whole."""
         reply = await self._manage("peek-message", {"from-sequence-number": from_number, "message-count": Int(count)})
         if not reply.is_good:
             raise ReceiverLostError(f"peeking failed: {reply.error()}")
-        raws = [one["message"] for one in (reply.body or {}).get("messages", [])]
-        return [(stamps_of(raw)[0], destination_of(raw)) for raw in raws]
+        return [one["message"] for one in (reply.body or {}).get("messages", [])]
 
     async def _manage(self, operation: str, body: dict[str, Any]) -> Any:
         try:

@@ -123,7 +123,7 @@ class Syphon:
         self._primary = _namespace(primary, connection_verify)
         self._secondary = _namespace(secondary, connection_verify)
         self.primary_name = options.name_of_primary(self._primary.host)
-        self._numbers = sorted(set(queues))
+        self.numbers = sorted(set(queues))
         self._include_extra = include_extra
         self._make_transport = transport if callable(transport) else _transport_of(transport)
         self._rate = RateLimit(rate)
@@ -146,7 +146,7 @@ class Syphon:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
-        return f"<Syphon {self.primary_name} from {self._secondary.host} {self.state().state} queues={self._numbers}>"
+        return f"<Syphon {self.primary_name} from {self._secondary.host} {self.state().state} queues={self.numbers}>"
 
     # --- running ------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Syphon:
         try:
             if self._include_extra:
                 await self._pump_all(await self.extra_queues(), transport, once=True)
-            await self._pump_all([backlog_path(self.primary_name, one) for one in self._numbers], transport, once=once)
+            await self._pump_all([backlog_path(self.primary_name, one) for one in self.numbers], transport, once=once)
         finally:
             await transport.close()
             self._running = False
@@ -203,7 +203,7 @@ class Syphon:
 
     async def extra_queues(self) -> list[str]:
         """Backlog queues of this primary that exist in the secondary and were not named."""
-        named = {backlog_path(self.primary_name, number).lower() for number in self._numbers}
+        named = {backlog_path(self.primary_name, number).lower() for number in self.numbers}
         return [
             queue
             for queue in await list_backlog_queues(self._secondary, self.primary_name)

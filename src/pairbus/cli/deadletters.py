@@ -1,0 +1,48 @@
+"""`pairbus deadletters`: what could not go home and why, and sending it on its way again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pairbus.cli.backlog import AsJson, PrimaryName, Secondary
+
+commands = typer.Typer(help="Messages of the backlog that could not go home.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(commands, name="deadletters")
+
+
+@commands.command("list")
+def list_(primary_name: PrimaryName, secondary: Secondary = None, as_json: AsJson = False) -> None:
+    """Show the dead letters of all backlog queues, with reason and description."""
+    from pairbus.cli.namespaces import namespace
+    from pairbus.cli.tables import asked, print_rows
+    from pairbus.syphon.deadletters import dead_letters
+
+    where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
+    print_rows(asked(dead_letters(where, primary_name)), as_json=as_json)
+
+
+@commands.command("resubmit")
+def resubmit(
+    primary_name: PrimaryName,
+    secondary: Secondary = None,
+    reason: Annotated[list[str] | None, typer.Option(help="Only those with this reason; may be given again.")] = None,
+    message_id: Annotated[list[str] | None, typer.Option(help="Only this message; may be given again.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead letters back into their backlog queue, after the cause is mended. The syphon carries them from there."""
+    import sys
+
+    from pairbus.cli.namespaces import namespace
+    from pairbus.cli.tables import asked, print_rows
+    from pairbus.syphon.deadletters import resubmit as put_back
+
+    where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
+    done = asked(put_back(where, primary_name, reasons=reason or (), message_ids=message_id or (), dry_run=dry_run))
+    print_rows(done, as_json=as_json)
+    sys.stderr.write(f"{len(done)} dead letters {'would be' if dry_run else 'were'} resubmitted.\n")

@@ -1,0 +1,103 @@
+"""Namespaces as people name them on the command line. Connection strings come from somewhere else, by preference."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairbus.cli.refusal import Refusal
+
+if TYPE_CHECKING:
+    from pairbus.syphon import Namespace
+
+HELP = (
+    "Where the connection string is: env:VARIABLE, a file that holds it, or the ready file, data folder or name of an "
+    "embedded namespace; or HOST.servicebus.windows.net, with the Azure credential of this machine."
+)
+
+
+def namespace(option: str, given: str | None, variable: str) -> Namespace:
+    """The namespace that the user means; without the option, the one in the environment variable."""
+    from pairbus.syphon import Namespace
+
+    if given is None:
+        given = f"env:{variable}"
+        if variable not in os.environ:
+            raise Refusal(f"Neither {option} nor the environment variable {variable} is given: name the namespace.")
+    verify = os.environ.get("PAIRBUS_CA_FILE")
+    try:
+        if given.startswith("env:"):
+            return Namespace.parse(_environment(option, given[4:]), connection_verify=verify)
+        if "SharedAccess" in given:
+            sys.stderr.write(
+                f"{option}: everyone on this machine can read a connection string that is typed; use a file.\n"
+            )
+            return Namespace.parse(given, connection_verify=verify)
+        found = _described(given)
+        if found is not None:
+            return Namespace.parse(found[0], connection_verify=found[1])
+        if Path(given).is_file():
+            text = Path(given).read_text(encoding="utf-8").strip()
+            return Namespace.parse(text, connection_verify=verify)
+    except ValueError as error:
+        raise Refusal(f"{option}: {error}") from error
+    except OSError as error:
+        raise Refusal(f"{option} '{given}' cannot be read: {error.strerror}.") from error
+    if "." in given and "/" not in given:
+        return Namespace.at(given, _azure_credential(option))
+    raise Refusal(
+        f"{option} '{given}' is no namespace: give env:VARIABLE, a file, a running embedded namespace, or a host name."
+    )
+
+
+def _environment(option: str, variable: str) -> str:
+    value = os.environ.get(variable)
+    if not value:
+        raise Refusal(f"{option} names the environment variable '{variable}', which is not set: set it.")
+    return value
+
+
+def _described(given: str) -> tuple[str, str] | None:
+    """Connection string and certificate of an embedded namespace, by its ready file, data folder or name."""
+    from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, running_servers
+
+    path = Path(given)
+    if path.is_dir() and (path / DATA_FOLDER_FILE).exists():
+        path = path / DATA_FOLDER_FILE
+    if path.is_file():
+        try:
+            found = RunningServer.read(path)
+        except (ValueError, json.JSONDecodeError):
+            return None  # a file that holds a connection string
+        return found.connection_string, found.ca_file
+    for server in running_servers():
+        if server.name.casefold() == given.casefold():
+            return server.connection_string, server.ca_file
+    return None
+
+
+def _azure_credential(option: str) -> object:
+    try:
+        from azure.identity.aio import DefaultAzureCredential
+    except ImportError as error:
+        raise Refusal(
+            f"{option} is a host name, which needs azure-identity: pip install 'pairbus[identity]'."
+        ) from error
+    return DefaultAzureCredential()
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """`0-9`, `0,2,5-7` as a list of numbers."""
+    found: list[int] = []
+    for piece in text.split(","):
+        low, dash, high = piece.strip().partition("-")
+        if not low.isascii() or not low.isdigit() or (dash and not (high.isascii() and high.isdigit())):
+            raise Refusal(f"{option} '{text}' is no list of numbers: give something like 0-9 or 0,2,5-7.")
+        last = int(high) if dash else int(low)
+        if not int(low) <= last < 10_000:
+            raise Refusal(f"{option} '{text}' is out of range: numbers go from 0 to 9999, the lower one first.")
+        found += range(int(low), last + 1)
+    return sorted(set(found))

@@ -1,0 +1,175 @@
+"""A syphon in the foreground: its signals, its sockets, its progress, its last word."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+from azure.core.exceptions import AzureError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pairbus.cli.refusal import Refusal
+from pairbus.pairing.options import backlog_path
+from pairbus.syphon import Namespace, Syphon, SyphonState
+from pairbus.syphon.control import ControlError, control_socket
+from pairbus.syphon.control import ask as ask_at
+
+PROGRESS_SECONDS = 0.5
+
+
+def ask(control: Path, command: str, *, as_json: bool) -> int:
+    try:
+        answer = ask_at(control, command)
+    except ControlError as error:
+        raise Refusal(str(error)) from error
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return 0
+    typer.echo(f"{answer['state']}: {answer['restored']} restored, {answer['dead_lettered']} dead-lettered")
+    for queue in answer["queues"]:
+        typer.echo(f"  {queue['queue']}: {queue['state']}, {queue['in_hand']} at hand, {queue['held']} held")
+        for paused in queue["paused"]:
+            typer.echo(
+                f"    {paused['destination']} is left alone for {paused['seconds_left']:.0f} s: {paused['cause']}"
+            )
+    return 0
+
+
+def run(
+    primary: Namespace,
+    secondary: Namespace,
+    *,
+    primary_name: str | None,
+    queues: list[int],
+    include_extra: bool,
+    rate: float | None,
+    transport: Literal["amqp", "sdk"],
+    backlog_time_to_live: Literal["restore", "deduct"],
+    ledger: Path | None,
+    once: bool,
+    control: Path | None,
+    http: str | None,
+    as_json: bool,
+) -> int:
+    """Carry until told to stop, or until drained; the exit code."""
+    try:
+        syphon = Syphon(
+            primary,
+            secondary,
+            primary_name=primary_name,
+            queues=queues,
+            include_extra=include_extra,
+            transport=transport,
+            backlog_time_to_live=backlog_time_to_live,
+            rate=rate,
+            ledger=ledger,
+        )
+        report = asyncio.run(_run(syphon, secondary, once, control, http))
+    except (ValueError, ControlError, RuntimeError, OSError) as error:
+        raise Refusal(str(error)) from error
+    _print(report, as_json)
+    return 0
+
+
+async def _run(syphon: Syphon, secondary: Namespace, once: bool, control: Path | None, http: str | None) -> SyphonState:
+    async with contextlib.AsyncExitStack() as stack:
+        if control is not None:
+            await stack.enter_async_context(control_socket(syphon, control))
+        if http is not None:
+            await stack.enter_async_context(_web(syphon, http))
+        _listen_to_signals(syphon)
+        if once and sys.stderr.isatty():
+            await stack.enter_async_context(_progress(syphon, secondary))
+        elif not once:
+            sys.stderr.write("The syphon runs. Ctrl-C stops it.\n")
+        return await syphon.run(once=once)
+
+
+def _listen_to_signals(syphon: Syphon) -> None:
+    asked = False
+
+    def stop(number: int) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)  # at once: what was not completed comes again
+        asked = True
+        syphon.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+
+
+@contextlib.asynccontextmanager
+async def _web(syphon: Syphon, address: str) -> AsyncIterator[None]:
+    try:
+        from pairbus.syphon.web import health_and_metrics
+    except ImportError as error:
+        raise Refusal("--http needs prometheus-client: pip install 'pairbus[metrics]'.") from error
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise Refusal(f"--http '{address}' is no address: give HOST:PORT, such as 127.0.0.1:9464.")
+    async with health_and_metrics(syphon, host, int(port)) as listening:
+        sys.stderr.write(f"Health and metrics: http://{host}:{listening}/\n")
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _progress(syphon: Syphon, secondary: Namespace) -> AsyncIterator[None]:
+    total = await _depth(syphon, secondary)
+    bar = Progress(
+        TextColumn("carrying home"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(file=sys.stderr),
+    )
+    row = bar.add_task("", total=total)
+
+    async def follow() -> None:
+        while True:
+            state = syphon.state()
+            done = state.restored + state.dead_lettered
+            bar.update(row, completed=done, total=max(total, done) or None)
+            await asyncio.sleep(PROGRESS_SECONDS)
+
+    with bar:
+        following = asyncio.ensure_future(follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+
+
+async def _depth(syphon: Syphon, secondary: Namespace) -> int:
+    """How many messages wait; 0 when the namespace does not tell."""
+    depth = 0
+    async with secondary.administration() as admin:
+        for number in syphon.numbers:
+            with contextlib.suppress(AzureError):
+                properties = await admin.get_queue_runtime_properties(backlog_path(syphon.primary_name, number))
+                depth += properties.active_message_count or 0
+    return depth
+
+
+def _print(report: SyphonState, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(report.as_dict()))
+        return
+    typer.echo(f"{report.restored} messages are home, {report.dead_lettered} were dead-lettered.")
+    for queue in report.queues:
+        counts: Any = queue.counts
+        if queue.state == "missing":
+            typer.echo(f"  {queue.queue} does not exist")
+        elif counts.received or queue.last_error:
+            said = f"; last error: {queue.last_error}" if queue.last_error else ""
+            typer.echo(f"  {queue.queue}: {counts.restored} restored, {counts.dead_lettered} dead-lettered{said}")

@@ -1,0 +1,56 @@
+"""Values for people (a table) and for programs (JSON)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from azure.core.exceptions import AzureError
+from rich.console import Console
+from rich.table import Table
+
+from pairbus.cli.refusal import Refusal
+from pairbus.syphon.transport import ReceiverLostError
+
+T = TypeVar("T")
+
+
+def asked(question: Coroutine[Any, Any, T]) -> T:
+    """The answer of a namespace; a sentence if it has none."""
+    try:
+        return asyncio.run(question)
+    except (AzureError, ReceiverLostError, RuntimeError, OSError, TimeoutError) as error:
+        raise Refusal(f"The namespace does not answer as it should: {error}") from error
+
+
+def print_rows(rows: Sequence[Any], *, as_json: bool) -> None:
+    """Dataclasses of one kind, a row each."""
+    values = [asdict(row) for row in rows]
+    if as_json:
+        sys.stdout.write(json.dumps(values) + "\n")
+        return
+    if not values:
+        sys.stderr.write("There is nothing.\n")
+        return
+    table = Table(*(name.removesuffix("_ms").replace("_", " ") for name in values[0]))
+    for row in values:
+        table.add_row(*(_shown(name, value) for name, value in row.items()))
+    width = None if sys.stdout.isatty() else 240
+    Console(file=sys.stdout, width=width).print(table)
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_ms"):
+        return datetime.fromtimestamp(value / 1000, UTC).isoformat(timespec="seconds")
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {count}" for key, count in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return str(value)

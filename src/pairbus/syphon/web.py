@@ -1,0 +1,95 @@
+"""Health and metrics of a running syphon over HTTP, for the machine it runs on.
+
+`/health` answers 200 while every pump reaches its backlog queue, 503 otherwise, with the state as JSON. `/metrics` is
+the text format of Prometheus.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import fields
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from pairbus.syphon.outcomes import Counts
+from pairbus.syphon.service import Syphon
+
+_LOST = ("connecting", "missing")
+
+
+class SyphonCollector(Collector):
+    """The syphon's state as metrics, read when somebody asks."""
+
+    def __init__(self, syphon: Syphon) -> None:
+        self._syphon = syphon
+
+    def collect(self) -> Iterator[Metric]:
+        state = self._syphon.state()
+        for field in fields(Counts):
+            counter = CounterMetricFamily(
+                f"pairbus_syphon_{field.name}", f"{field.name.replace('_', ' ')} since the start", labels=["queue"]
+            )
+            for one in state.queues:
+                counter.add_metric([one.queue], getattr(one.counts, field.name))
+            yield counter
+        for name, text in (("in_hand", "messages on their way"), ("held", "messages of paused destinations, locked")):
+            gauge = GaugeMetricFamily(f"pairbus_syphon_{name}", text, labels=["queue"])
+            for one in state.queues:
+                gauge.add_metric([one.queue], getattr(one, name))
+            yield gauge
+        paused = GaugeMetricFamily(
+            "pairbus_syphon_destination_pause_seconds",
+            "how much longer a destination is left alone",
+            labels=["queue", "destination"],
+        )
+        for one in state.queues:
+            for destination in one.paused:
+                paused.add_metric([one.queue, destination.destination], destination.seconds_left)
+        yield paused
+        up = GaugeMetricFamily("pairbus_syphon_queue_up", "1: the backlog queue is within reach", labels=["queue"])
+        for one in state.queues:
+            up.add_metric([one.queue], float(one.state not in _LOST))
+        yield up
+
+
+@contextlib.asynccontextmanager
+async def health_and_metrics(syphon: Syphon, host: str, port: int) -> AsyncIterator[int]:
+    """Serve as long as the context lasts; yields the port. Raises OSError if the port is taken."""
+    if not _is_loopback(host):
+        raise ValueError(f"The address {host!r} is not a loopback address; use 127.0.0.1, ::1 or localhost.")
+    registry = CollectorRegistry()
+    registry.register(SyphonCollector(syphon))
+
+    async def health(_: web.Request) -> web.Response:
+        state = syphon.state()
+        good = state.state != "stopped" and all(one.state not in _LOST for one in state.queues)
+        return web.json_response({"healthy": good, **state.as_dict()}, status=200 if good else 503)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes([web.get("/health", health), web.get("/metrics", metrics)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,227 @@
+"""`pairbus syphon`, `pairbus backlog` and `pairbus deadletters`, as a user runs them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+
+from pairbus import envelope
+from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
+from pairbus.testing.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Shop:
+    """One test's own primary name, backlog queue and destination."""
+
+    pair: EmbeddedPair
+    name: str
+    backlog: str
+    orders: str
+    environment: dict[str, str]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pairbus.cli", *words]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "pairbus.cli", "syphon", "--primary-name", self.name, "--queues", "0", *words]
+        return subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def put(self, *names: str) -> None:
+        put(
+            self.pair.secondary,
+            self.backlog,
+            (backlog_form(ServiceBusMessage(b"x", message_id=n), self.orders) for n in names),
+        )
+
+    def home(self, count: int) -> list[str | None]:
+        return ids(take_from(self.pair.primary, self.orders, count, wait=30))
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[EmbeddedPair]:
+    with embedded_pair() as running:
+        yield running
+
+
+@pytest.fixture
+def shop(pair: EmbeddedPair) -> Shop:
+    name = f"shop{next(_numbers)}"
+    (backlog,) = make_backlog(pair.secondary, name)
+    with pair.primary.admin() as admin:
+        admin.create_queue(f"{name}-orders")
+    environment = {
+        **os.environ,
+        "PAIRBUS_PRIMARY": pair.primary.connection_string,
+        "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+        "PAIRBUS_CA_FILE": pair.secondary.ca_file,
+    }
+    return Shop(pair, name, backlog, f"{name}-orders", environment)
+
+
+def test_once_carries_everything_and_exits_with_0(shop: Shop) -> None:
+    shop.put(*(f"{n}" for n in range(250)))
+    done = shop.run("syphon", "--primary-name", shop.name, "--once", "--queues", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["restored"] == 250
+    assert shop.home(250) == [f"{n}" for n in range(250)]
+
+
+def test_secrets_are_never_shown(shop: Shop) -> None:
+    done = shop.run("syphon", "--primary-name", shop.name, "--once", "--queues", "0", "--log-level", "debug")
+    assert done.returncode == 0
+    key = shop.pair.primary.connection_string.split("SharedAccessKey=")[1].split(";")[0]
+    assert key not in done.stdout + done.stderr
+
+
+def test_a_service_is_paused_resumed_asked_and_stopped(shop: Shop, tmp_path: Path) -> None:
+    socket = tmp_path / "control"
+    with shop.start("--control", str(socket), "--http", "127.0.0.1:0") as service:
+        assert service.stderr is not None
+        lines = [service.stderr.readline(), service.stderr.readline()]
+        (url,) = [line.split()[-1] for line in lines if "http://" in line]
+        wait_until(socket.exists)
+        assert oct(socket.stat().st_mode & 0o777) == "0o600"
+
+        def state() -> dict[str, Any]:
+            answer: dict[str, Any] = json.loads(
+                shop.run("syphon", "--control", str(socket), "--state", "--json").stdout
+            )
+            return answer
+
+        shop.put("first")
+        assert shop.home(1) == ["first"]
+        assert shop.run("syphon", "--control", str(socket), "--pause").returncode == 0
+        assert state()["state"] == "paused"
+        shop.put("second")
+        assert state()["restored"] == 1
+        assert shop.run("syphon", "--control", str(socket), "--resume").returncode == 0
+        assert shop.home(1) == ["second"]
+        with urllib.request.urlopen(f"{url}health") as answer:
+            assert json.load(answer)["healthy"] is True
+        with urllib.request.urlopen(f"{url}metrics") as answer:
+            text = answer.read().decode()
+        assert f'pairbus_syphon_restored_total{{queue="{shop.backlog}"}} 2.0' in text
+        service.send_signal(signal.SIGTERM)
+        out, _ = service.communicate(timeout=30)
+        assert service.returncode == 0
+        assert "2 messages are home" in out
+        assert not socket.exists()
+
+
+def test_a_second_signal_leaves_at_once_and_nothing_is_lost(shop: Shop) -> None:
+    shop.pair.primary.fault("slow", entity=shop.orders, delay=20)
+    shop.put("slow")
+    with shop.start("--log-level", "error") as service:
+
+        def is_taken() -> bool:
+            done = shop.run("backlog", "peek", "--primary-name", shop.name, "--json")
+            return service.poll() is None and bool(json.loads(done.stdout))
+
+        wait_until(is_taken)
+        service.send_signal(signal.SIGTERM)
+        wait_until(lambda: service.poll() is None)
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(timeout=30) in (0, 143)
+    shop.pair.primary.clear_faults(shop.orders)
+    with shop.pair.secondary.admin() as admin:
+        counts = admin.get_queue_runtime_properties(shop.backlog)
+        at_home = take_from(shop.pair.primary, shop.orders, 1, wait=1)
+        assert (counts.active_message_count or 0) + len(at_home) >= 1
+
+
+def test_backlog_list_shows_what_waits_and_prune_removes_only_empty_extra_queues(shop: Shop) -> None:
+    part = envelope.split(
+        backlog_form(ServiceBusMessage(bytes(5000), message_id="p"), shop.orders), shop.orders, "i", 3000
+    )
+    shop.put("a", "b")
+    put(shop.pair.secondary, shop.backlog, part[:1])
+    with shop.pair.secondary.admin() as admin:
+        for number in (11, 12):
+            admin.create_queue(f"{shop.name}/x-servicebus-transfer/{number}")
+    full = f"{shop.name}/x-servicebus-transfer/12"
+    put(shop.pair.secondary, full, [backlog_form(ServiceBusMessage(b"x", message_id="c"), "elsewhere")])
+    listed = json.loads(shop.run("backlog", "list", "--primary-name", shop.name, "--json").stdout)
+    assert [(one["queue"], one["active"], one["extra"], one["parts"]) for one in listed] == [
+        (shop.backlog, 3, False, 1),
+        (f"{shop.name}/x-servicebus-transfer/11", 0, True, 0),
+        (full, 1, True, 0),
+    ]
+    assert listed[0]["destinations"] == {shop.orders: 3}
+    assert listed[0]["oldest_enqueued_ms"] > 0
+    table = shop.run("backlog", "list", "--primary-name", shop.name)
+    assert full in table.stdout
+    rehearsal = shop.run("backlog", "prune", "--primary-name", shop.name, "--dry-run")
+    assert rehearsal.stdout == f"{shop.name}/x-servicebus-transfer/11 would be deleted\n"
+    assert shop.run("backlog", "prune", "--primary-name", shop.name).returncode == 0
+    left = json.loads(shop.run("backlog", "list", "--primary-name", shop.name, "--json").stdout)
+    assert [one["queue"] for one in left] == [shop.backlog, full]
+
+
+def test_dead_letters_are_listed_and_resubmitted_when_the_cause_is_mended(shop: Shop) -> None:
+    missing = f"{shop.name}-missing"
+    put(
+        shop.pair.secondary,
+        shop.backlog,
+        [
+            encoded(ServiceBusMessage(b"x", message_id="no path")),
+            backlog_form(ServiceBusMessage(b"lost", message_id="nowhere", session_id="s"), missing),
+        ],
+    )
+    once = ("syphon", "--primary-name", shop.name, "--once", "--queues", "0", "--json")
+    assert json.loads(shop.run(*once).stdout)["dead_lettered"] == 2
+    listed = json.loads(shop.run("deadletters", "list", "--primary-name", shop.name, "--json").stdout)
+    assert {one["message_id"]: one["reason"] for one in listed} == {
+        "no path": "DestinationMissing",
+        "nowhere": "DestinationNotFound",
+    }
+    assert missing in next(one["description"] for one in listed if one["message_id"] == "nowhere")
+    words = ("deadletters", "resubmit", "--primary-name", shop.name, "--reason", "DestinationNotFound", "--json")
+    assert [one["message_id"] for one in json.loads(shop.run(*words, "--dry-run").stdout)] == ["nowhere"]
+    with shop.pair.primary.admin() as admin:
+        admin.create_queue(missing, requires_session=True)
+    assert [one["message_id"] for one in json.loads(shop.run(*words).stdout)] == ["nowhere"]
+    assert json.loads(shop.run(*once).stdout)["restored"] == 1
+    (found,) = take_from(shop.pair.primary, missing, 1, session_id="s")
+    assert found.message_id == "nowhere"
+    assert not found.application_properties
+    rest = take_from(shop.pair.secondary, shop.backlog, 2, wait=1, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert ids(rest) == ["no path"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("syphon --primary nowhere", "--primary 'nowhere' is no namespace: give env:VARIABLE"),
+        ("syphon --primary env:NO_SUCH", "--primary names the environment variable 'NO_SUCH', which is not set"),
+        ("syphon --primary-name x --queues 9-0", "--queues '9-0' is out of range"),
+        ("syphon --primary-name x --queues a", "--queues 'a' is no list of numbers"),
+        ("syphon --primary-name x --rate 0", "rate is 0.0; allowed: messages a second, more than 0"),
+        ("syphon --primary-name a/b", "primary_name is 'a/b'; allowed"),
+        ("syphon --pause", "--pause, --resume and --state need --control"),
+        ("syphon --control /nowhere/at/all --state", "No syphon answers at /nowhere/at/all"),
+        ("syphon --primary-name x --http 0.0.0.0:1", "'0.0.0.0' is not a loopback address"),
+    ],
+)
+def test_what_cannot_run_is_told_in_a_sentence(shop: Shop, words: str, sentence: str) -> None:
+    done = shop.run(*words.split())
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
