@@ -1,6 +1,7 @@
 """Input made to break the broker from within: one client's trouble stays that client's own."""
 
 import asyncio
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 from pairbus.amqp.types import Symbol, ULong, encode
 from pairbus.embedded.broker import Broker, Delivery
 from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.embedded.errors import BrokerError, InvalidError
+from pairbus.embedded.entities.message import Complete, DeadLetter
+from pairbus.embedded.errors import BrokerError, InvalidError, MessageLockLostError, NotAllowedError
 from pairbus.embedded.store import Store
 from pairbus.testing import ManualClock
-from pairbus.testing.broker_stage import Inbox, raw, run, send
+from pairbus.testing.broker_stage import Inbox, answered, raw, run, send, settle
 
 # Its size is right, so that it can be skipped; what is inside cannot be read.
 UNREADABLE_MAP = b"\xc1\x03\x04\xff\xff"
@@ -141,3 +143,79 @@ def test_a_closed_broker_wakes_no_more(tmp_path: Path) -> None:
         assert not broker.namespace.has_changes
 
     asyncio.run(main())
+
+
+def test_a_queue_that_was_in_use_when_the_namespace_was_killed_is_not_idle(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        killed = Broker(Store(tmp_path), clock)
+        await killed.create_queue(QueueDescription("q", auto_delete_on_idle_ms=300_000))
+        clock.advance(299)
+        await send(killed, "q", raw("one"))
+        clock.advance(299)
+        copied = tmp_path / "after"
+        copied.mkdir()
+        for file in tmp_path.glob("namespace.db*"):
+            shutil.copy(file, copied)
+        restarted = Broker(Store(copied), clock)
+        clock.advance(299)
+        assert Inbox(restarted, "q", credit=1).ids == ["one"]
+        await restarted.close()
+        await killed.close()
+
+    asyncio.run(main())
+
+
+def test_a_queue_that_is_told_to_go_when_idle_begins_to_count_then(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        clock.advance(3_600)
+        await broker.update_queue(QueueDescription("q", auto_delete_on_idle_ms=300_000))
+        await asyncio.sleep(0)
+        clock.advance(299)
+        assert broker.exists("q")
+        clock.advance(2)
+        assert not broker.exists("q")
+
+    run(test, tmp_path)
+
+
+def test_a_lock_token_given_twice_settles_once(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        await send(broker, "q", raw("one"), raw("two"))
+        token = Inbox(broker, "q", credit=1).got[0].lock_token
+        await answered(lambda done: broker.settle("q", [token, token], Complete(), done))
+        assert broker.counts("q").active == 1
+
+    run(test, tmp_path)
+
+
+def test_a_transaction_settles_a_message_once_or_happens_not_at_all(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        for name in ("in", "out"):
+            await broker.create_queue(QueueDescription(name))
+        await send(broker, "in", raw("one"))
+        held = Inbox(broker, "in").got[0]
+        txn = broker.begin_transaction()
+        await send(broker, "out", raw("answer"), txn=txn)
+        await settle(broker, "in", held, Complete(), txn)
+        with pytest.raises(MessageLockLostError, match="in this transaction"):
+            await settle(broker, "in", held, Complete(), txn)
+        await answered(lambda done: broker.discharge(txn, False, done))
+        assert (broker.counts("in").active, broker.counts("out").active) == (0, 1)
+
+    run(test, tmp_path)
+
+
+def test_a_transaction_takes_no_outcome_that_could_not_be_applied(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        await send(broker, "q", raw("one"))
+        await settle(broker, "q", Inbox(broker, "q").got[0], DeadLetter())
+        dead = Inbox(broker, "q/$DeadLetterQueue").got[0]
+        txn = broker.begin_transaction()
+        with pytest.raises(NotAllowedError):
+            await settle(broker, "q/$DeadLetterQueue", dead, DeadLetter(), txn)
+
+    run(test, tmp_path)

@@ -7,7 +7,9 @@ message.
 
 import asyncio
 import json
+import logging
 import secrets
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -27,7 +29,7 @@ from pairbus.embedded.entities.descriptions import (
 )
 from pairbus.embedded.entities.entity import Entity, QueueEntity, SubscriptionEntity, Times
 from pairbus.embedded.entities.message import Entry, Incoming, Outcome, parse_all
-from pairbus.embedded.entities.namespace import Counts, Namespace
+from pairbus.embedded.entities.namespace import Counts, Namespace, Place
 from pairbus.embedded.entities.paths import parse_address
 from pairbus.embedded.errors import BrokerError, EntityNotFoundError, InvalidError, NotAllowedError, StoreFailedError
 from pairbus.embedded.limits import Limits
@@ -36,6 +38,8 @@ from pairbus.embedded.store import Store
 from pairbus.embedded.transactions import Step, Transactions
 
 __all__ = ["Broker", "Delivery", "ReceiveMode", "Receiver"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Done = Callable[[BrokerError | None], None]
@@ -51,6 +55,7 @@ class Broker:
         self._store = store
         self.namespace = Namespace(store.shelf, secrets.token_bytes(8), self.limits)
         store.load(self.namespace)
+        self.namespace.registry.start_idle_times(self.clock.now_ms())
         self._commits = GroupCommit(self.namespace, store)
         self._feeding = Feeding(self.namespace, self._commits, self.clock)
         self._transactions = Transactions(self.limits)
@@ -65,9 +70,13 @@ class Broker:
         if self._idle_alarm is not None:
             self._idle_alarm.cancel()
         await self._commits.close()
-        if not self._commits.failing:
-            self._store.write_access_times(self.namespace.registry.touch_times())
-        self._store.close()
+        try:
+            if not self._commits.failing:
+                self._store.write_access_times(self.namespace.registry.touch_times())
+        except sqlite3.Error as error:
+            log.warning("the times of last access were not written: %s", error)
+        finally:
+            self._store.close()
 
     # -- sending
 
@@ -75,7 +84,7 @@ class Broker:
         try:
             messages = self._incoming(raws)
             if txn is not None:
-                self._transactions.add(txn, self._send_step(path, messages))
+                self._transactions.add(txn, self._send_step(path, messages), self.clock.now_ms())
                 done(None)
                 return
             self.namespace.send(path, messages, self.clock.now_ms())
@@ -87,8 +96,8 @@ class Broker:
     def _send_step(self, path: str, messages: Sequence[Incoming]) -> Step:
         router = self.namespace.router
         return Step(
-            lambda: router.check(router.sendable(path), messages),
-            lambda: _ignore(router.send(router.sendable(path), messages, self.clock.now_ms())),
+            lambda now: router.check(router.sendable(path), messages),
+            lambda now: _ignore(router.send(router.sendable(path), messages, now)),
         )
 
     def _incoming(self, raws: Sequence[bytes]) -> list[Incoming]:
@@ -163,22 +172,21 @@ class Broker:
         session_id: str | None = None,
         txn: bytes | None = None,
     ) -> None:
-        def entries() -> tuple[object, list[Entry]]:
-            now = self.clock.now_ms()
+        def check(now: int) -> tuple[Place, list[Entry]]:
             place = self.namespace.place(path, now)
+            self.namespace.check_outcome(place, outcome)
             return place, self.namespace.held(place, lock_tokens, now, session_id)
 
-        def apply() -> None:
-            now = self.clock.now_ms()
-            place = self.namespace.place(path, now)
-            held = self.namespace.held(place, lock_tokens, now, session_id)
+        def apply(now: int) -> None:
+            place, held = check(now)
             self.namespace.settle(place, held, outcome, now)
 
         if txn is None:
-            self._do(done, apply)
+            self._do(done, lambda: apply(self.clock.now_ms()))
             return
+        step = Step(lambda now: _ignore(check(now)), apply, frozenset(lock_tokens))
         try:
-            self._transactions.add(txn, Step(lambda: _ignore(entries()), apply))
+            self._transactions.add(txn, step, self.clock.now_ms())
         except BrokerError as error:
             done(error)
             return
@@ -271,7 +279,7 @@ class Broker:
         return self._transactions.begin()
 
     def discharge(self, txn: bytes, fail: bool, done: Done) -> None:
-        self._do(done, lambda: self._transactions.discharge(txn, fail=fail))
+        self._do(done, lambda: self._transactions.discharge(txn, self.clock.now_ms(), fail=fail))
 
     def abandon_transaction(self, txn: bytes) -> None:
         self._transactions.abandon(txn)

@@ -184,11 +184,11 @@ class Namespace:
     # -- settling
 
     def held(self, place: Place, lock_tokens: Sequence[bytes], now: int, session_id: str | None = None) -> list[Entry]:
-        """The messages held under these tokens; raises when one of the locks is lost."""
+        """The messages held under these tokens, each once; raises when one of the locks is lost."""
         if session_id is not None and place.queue.requires_session:
             place.queue.held_session(session_id, now)
         try:
-            return [place.queue.locked(token, now) for token in lock_tokens]
+            return [place.queue.locked(token, now) for token in dict.fromkeys(lock_tokens)]
         except MessageLockLostError:
             if place.queue.requires_session:
                 raise SessionLockLostError(
@@ -196,7 +196,14 @@ class Namespace:
                 ) from None
             raise
 
+    @staticmethod
+    def check_outcome(place: Place, outcome: Outcome) -> None:
+        """Raises for an outcome that messages of this queue cannot have."""
+        if isinstance(outcome, DeadLetter) and place.sub_queue is not SubQueue.MAIN:
+            raise NotAllowedError("A message in a dead-letter queue cannot be dead-lettered again: complete it.")
+
     def settle(self, place: Place, entries: Sequence[Entry], outcome: Outcome, now: int) -> None:
+        self.check_outcome(place, outcome)
         place.entity.times.accessed_ms = now
         for entry in entries:
             self._settle_one(place, entry, outcome, now)
@@ -218,10 +225,6 @@ class Namespace:
                     self.router.modify(entity, queue, entry, properties)
                 queue.defer(entry)
             case DeadLetter(reason, description, properties):
-                if place.sub_queue is not SubQueue.MAIN:
-                    raise NotAllowedError(
-                        "A message in a dead-letter queue cannot be dead-lettered again: complete it."
-                    )
                 self.router.dead_letter(entity, queue, entry, now, reason, description, properties)
 
     def _wear_out(self, place: Place, entry: Entry, now: int) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from pairbus.embedded.entities.descriptions import (
     DEFAULT_RULE,
+    FOREVER_MS,
     AuthorizationRule,
     QueueDescription,
     RuleDescription,
@@ -247,6 +248,14 @@ class Registry:
         """When each entity was last used, for the store to keep when the namespace stops."""
         return [(entity.times.accessed_ms, entity.entity_id) for entity in self.entities.values()]
 
+    def start_idle_times(self, now: int) -> None:
+        """Nobody can use an entity of a namespace that is stopped, and a killed one has not kept when its entities
+        were last used: those that are deleted when idle begin anew.
+        """
+        for entity in self.entities.values():
+            if entity.description.auto_delete_on_idle_ms < FOREVER_MS:
+                entity.times.accessed_ms = max(entity.times.accessed_ms, now)
+
     # -- small steps
 
     def _take_id(self) -> int:
@@ -315,7 +324,7 @@ class Registry:
                 )
 
     def _updated(self, entity: E, now: int) -> E:
-        entity.times.updated_ms = now
+        entity.times.updated_ms = entity.times.accessed_ms = now
         self._write(entity)
         return entity
 

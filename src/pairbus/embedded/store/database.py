@@ -131,7 +131,9 @@ class Store:
             self._write(writer, changes)
             writer.execute("COMMIT")
         except BaseException:
-            writer.execute("ROLLBACK")
+            # After some failures (a full disk) SQLite has rolled back by itself.
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
             raise
 
     def _write(self, writer: sqlite3.Connection, changes: Changes) -> None:
