@@ -29,7 +29,7 @@ bench: setup  ## The benchmarks: rates and ratios, nothing asserted
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(bin)/python $$file $(ARGS) || exit 1; done
 
 soak: setup  ## The kill tests, many more rounds than in `make test`
-	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_server.py $(ARGS)
+	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_server.py tests/integration/test_kill_pair.py $(ARGS)
 
 conformance-full: setup  ## The whole live test suite of azure-servicebus against the embedded namespace
 	@$(bin)/python scripts/conformance.py $(ARGS)

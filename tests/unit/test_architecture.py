@@ -35,6 +35,7 @@ RESERVED = {
         "pairbus.pairing",
         "pairbus.syphon",
         "pairbus.pipeline",
+        "pairbus.cli",
         "pairbus.testing",
         "pairbus.demo",
     ),
