@@ -135,6 +135,20 @@ def test_an_entitys_key_reaches_neither_neighbours_nor_the_namespace(authority: 
         authority.check(token, audience, NOW_MS)
 
 
+def test_an_entitys_key_does_not_reach_an_entity_whose_name_goes_on_behind_a_slash(
+    namespace: Namespace, authority: Authority
+) -> None:
+    namespace.queues["contoso/orders/archive"] = QueueDescription("contoso/orders/archive")
+    token = sign("sb://localhost/contoso/orders", "sender", "primary-sender", LATER_S)
+    with pytest.raises(UnauthorizedError, match="InvalidSignature"):
+        authority.check(token, "sb://localhost/contoso/orders/archive", NOW_MS)
+    (login,) = authority.login("sender", "primary-sender")
+    for grant in (authority.check(token, "sb://localhost/contoso/orders", NOW_MS), login):
+        assert grant.allows("Contoso/Orders/$management", SEND)
+        assert not grant.allows("contoso/orders/archive", SEND)
+        assert not grant.allows("contoso/orders2", SEND)
+
+
 def test_manage_implies_send_and_listen() -> None:
     grant = Grant("", frozenset({MANAGE}), LATER_S)
     assert grant.allows("any", SEND)

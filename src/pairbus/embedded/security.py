@@ -6,8 +6,8 @@ the signature is the HMAC-SHA256 of `sr` and `se`, as they stand in the token, u
 called `skn`, and `se` is still to come. Hosts and ports in `sr` are not compared: the key proves the
 namespace, and one namespace answers to many names.
 
-Scope. A rule of the namespace reaches every entity, a rule of an entity that entity and what is below it (its
-subscriptions, sub-queues and `$management`). A token reaches no further than its `sr`, a grant no further
+Scope. A rule of the namespace reaches every entity, a rule of an entity that entity and what belongs to it (its
+subscriptions, sub-queues and `$management`), not another entity whose name goes on behind a slash. A token reaches no further than its `sr`, a grant no further
 than the audience it was asked for. Whoever gives a rule's name and key instead of a token (SASL PLAIN) gets what the
 rule allows.
 """
@@ -44,14 +44,23 @@ class RuleSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a checked token allows: `rights` on `scope` and everything below it, until `expires_ms`."""
+    """What a checked token allows: `rights` on `scope` and everything below it, until `expires_ms`.
+
+    Where they come from a rule of an `entity`, they end with what belongs to it.
+    """
 
     scope: str
     rights: frozenset[str]
     expires_ms: int
+    entity: str | None = None
 
     def allows(self, path: str, right: str) -> bool:
-        return (right in self.rights or MANAGE in self.rights) and _covers(self.scope, entity_path(path))
+        asked = entity_path(path)
+        return (
+            (right in self.rights or MANAGE in self.rights)
+            and _covers(self.scope, asked)
+            and (self.entity is None or _belongs(self.entity, asked))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +89,16 @@ class Authority:
             raise UnauthorizedError(f"InvalidAudience: The token was not issued for '{path or '/'}'.")
         signed = f"{parsed.resource}\n{parsed.expiry}".encode()
         rights: frozenset[str] = frozenset()
-        for rule in self._rules_reaching(path):
+        of_entity: str | None = None
+        for owner, rule in self._rules_reaching(path):
             # Every candidate is compared in full, so that the time taken says nothing about which key was
             # near.
             if rule.key_name.casefold() in parsed.key_names and _signed_by(rule, signed, parsed.signature):
                 rights |= rule.rights
+                of_entity = owner
         if not rights:
             raise UnauthorizedError("InvalidSignature: The token has an invalid signature or key name.")
-        return Grant(path, rights, parsed.expires_ms)
+        return Grant(path, rights, parsed.expires_ms, of_entity)
 
     def login(self, name: str, key: str) -> Iterator[Grant]:
         """What whoever knows this name and key may do, everywhere; nothing if they are wrong."""
@@ -97,13 +108,18 @@ class Authority:
         for path, rules in places:
             for rule in rules:
                 if rule.key_name.casefold() == name.casefold() and _is_key_of(rule, key):
-                    yield Grant(entity_path(path), rule.rights, FOREVER_MS)
+                    yield Grant(entity_path(path), rule.rights, FOREVER_MS, entity_path(path) or None)
 
-    def _rules_reaching(self, path: str) -> Iterator[AuthorizationRule]:
-        yield from self._rules.authorization_rules()
+    def _rules_reaching(self, path: str) -> Iterator[tuple[str | None, AuthorizationRule]]:
+        """The rules that say something about the path, each with the entity it belongs to."""
+        for rule in self._rules.authorization_rules():
+            yield None, rule
         segments = path.split("/")[:MAX_PATH_SEGMENTS]
         for end in range(1, len(segments) + 1):
-            yield from self._rules_of("/".join(segments[:end]))
+            owner = "/".join(segments[:end])
+            if _belongs(owner, path):
+                for rule in self._rules_of(owner):
+                    yield owner, rule
 
     def _rules_of(self, name: str) -> Iterable[AuthorizationRule]:
         if not name:
@@ -143,6 +159,11 @@ def _token_scope(encoded: str) -> str:
 
 def _covers(scope: str, path: str) -> bool:
     return not scope or path == scope or path.startswith(scope + "/")
+
+
+def _belongs(entity: str, path: str) -> bool:
+    """Whether the path is the entity's, or that of a subscription, sub-queue or node of it."""
+    return path.startswith(entity) and (path == entity or path[len(entity) :].startswith(("/$", "/subscriptions/")))
 
 
 def _signature(key: str, signed: bytes) -> str:
