@@ -63,7 +63,7 @@ class BacklogUnavailableError(PairbusError):
         primary = f"The primary said: {_sentence(primary_error)} " if primary_error is not None else ""
         super().__init__(
             f"No backlog queue took the message for {entity!r}. {primary}"
-            f"Backlog queues: {tried or 'none is in rotation'}"
+            f"Backlog queues: {tried or 'none could be tried'}"
         )
         self.entity = entity
         self.primary_error = primary_error

@@ -55,10 +55,26 @@ class Observers:
         self.ledger = _writer(ledger)
         self.watching = self.ledger is not None or self.metrics is not None
 
-    def paired(self, queues: int) -> None:
-        """The pairing is ready, with this many backlog queues in rotation."""
+    def paired(self, created: Sequence[str], in_rotation: int) -> None:
+        """The pairing is ready: these backlog queues were created, so many are in rotation."""
         if self.metrics is not None:
-            self.metrics.rotation(self.primary, queues)
+            self.metrics.rotation(self.primary, in_rotation)
+        if self.ledger is not None:
+            for queue in created:
+                self.ledger.record(Operation.CREATE, self.secondary, queue)
+
+    def cancelled(self, entity: str, started: float, error: BaseException | None) -> None:
+        """One call that cancelled scheduled messages at the primary."""
+        if self.ledger is not None:
+            self.ledger.record(
+                Operation.CANCEL,
+                self.primary,
+                entity,
+                outcome=Outcome.OK if error is None else Outcome.FAILED,
+                error=None if error is None else type(error).__name__,
+                latency_us=int((time.monotonic() - started) * 1_000_000),
+                route=Route.PRIMARY,
+            )
 
     def add_callback(self, callback: TransitionCallback) -> None:
         self._callbacks.append(callback)

@@ -36,6 +36,16 @@ from pairbus.failover import ErrorDescription
 STANDARD_LIMIT_BYTES = 256 * 1024
 """What a namespace of the Standard tier takes, for as long as no link has told better."""
 
+Messages = (
+    ServiceBusMessage
+    | AmqpAnnotatedMessage
+    | Mapping[str, Any]
+    | Iterable[ServiceBusMessage]
+    | Iterable[AmqpAnnotatedMessage]
+    | Iterable[Mapping[str, Any]]
+)
+"""What the SDK takes for a send: one message, or any iterable of them."""
+
 SingleMessage = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 Outgoing = SingleMessage | ServiceBusMessageBatch | Sequence[SingleMessage]
 """What a paired send works with: iterables have become lists, everything has its message id."""

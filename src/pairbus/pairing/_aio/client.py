@@ -146,7 +146,7 @@ class PairedServiceBusClient(ServiceBusClient):
 
     async def start(self) -> None:
         """Begin what runs beside the senders: the spool's forwarding and the syphon."""
-        self.observers.paired(len(self.backlog.in_rotation))
+        self.observers.paired(self._created, len(self.backlog.in_rotation))
         if self.options.spool is not None:
             self.spool = SpoolForwarder(
                 self.options.spool,
@@ -198,12 +198,28 @@ class PairedServiceBusClient(ServiceBusClient):
         """Call back for every change of an entity's state, from the thread or task that brought it about."""
         self.observers.add_callback(callback)
 
-    def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedServiceBusSender:
+    def get_queue_sender(
+        self,
+        queue_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> PairedServiceBusSender:
         """A paired sender for a queue of the primary; arguments as for the SDK's client."""
+        kwargs |= {"client_identifier": client_identifier, "socket_timeout": socket_timeout}
         return self._paired(queue_name, lambda: self._primary.get_queue_sender(queue_name, **kwargs))
 
-    def get_topic_sender(self, topic_name: str, **kwargs: Any) -> PairedServiceBusSender:
+    def get_topic_sender(
+        self,
+        topic_name: str,
+        *,
+        client_identifier: str | None = None,
+        socket_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> PairedServiceBusSender:
         """A paired sender for a topic of the primary; arguments as for the SDK's client."""
+        kwargs |= {"client_identifier": client_identifier, "socket_timeout": socket_timeout}
         return self._paired(topic_name, lambda: self._primary.get_topic_sender(topic_name, **kwargs))
 
     if not TYPE_CHECKING:  # an editor sees the SDK's own signatures

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from weakref import WeakSet
 
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusSender
 
 from pairbus.failover import Action, Decision, Entity, EntityState, Event, EventKind, FailoverRules, Transition
@@ -123,23 +124,27 @@ class WatchedEntity:
         link = Link(self._make_sender, self._guard)
         message = sdk.ping()
         started = runtime.now()
+        try:
+            failure = await self._attempt(link, message, started + self._ping_timeout)
+            if self._closed:
+                return
+            self._observers.pinged(self.name, message.message_id, started, failure, self.episode)
+            if failure is None:
+                self.tell(Event(EventKind.PING_SUCCEEDED, "ping", era))
+            else:
+                self.tell(Event(EventKind.PING_FAILED, type(failure).__name__, era))
+        finally:
+            try:
+                await link.close()
+            except Exception:  # the ping's connection is of no further use, whatever its end was like
+                _log.debug("Closing the connection of a ping to %s failed.", self.name, exc_info=True)
 
+    async def _attempt(self, link: Link, message: ServiceBusMessage, deadline: float) -> Exception | None:
         async def send(sender: ServiceBusSender, seconds: float) -> None:
             await sender.send_messages(message, timeout=seconds)
 
-        failure: Exception | None = None
         try:
-            await link.use(started + self._ping_timeout, send)
+            await link.use(deadline, send)
         except Exception as error:  # whatever it is, this ping was not delivered and the next one is due
-            failure = error
-        if self._closed:
-            return
-        self._observers.pinged(self.name, message.message_id, started, failure, self.episode)
-        if failure is None:
-            self.tell(Event(EventKind.PING_SUCCEEDED, "ping", era))
-        else:
-            self.tell(Event(EventKind.PING_FAILED, type(failure).__name__, era))
-        try:
-            await link.close()
-        except Exception:  # the ping's connection is of no further use, whatever its end was like
-            _log.debug("Closing the connection of a ping to %s failed.", self.name, exc_info=True)
+            return error
+        return None

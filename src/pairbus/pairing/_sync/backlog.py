@@ -28,6 +28,8 @@ from pairbus.pairing._sync.link import Link
 from pairbus.pairing.events import Observers
 from pairbus.pairing.failures import BacklogUnavailableError, PartlyAcceptedError
 
+_FAIR_ATTEMPT_SECONDS = 1.0
+
 
 class Backlog:
     """The backlog queues of one paired client, shared by its senders."""
@@ -42,6 +44,7 @@ class Backlog:
         observers: Observers,
     ) -> None:
         self._rotation = rotation
+        self._errors: dict[str, BaseException] = {}
         self._mutex = runtime.Mutex()
         self._random = random
         self.make_sender = make_sender
@@ -70,10 +73,17 @@ class Backlog:
         with self._mutex:
             return self._rotation.has_other(queue, runtime.now())
 
+    @property
+    def errors(self) -> dict[str, BaseException]:
+        """The last error of every queue that has failed and not worked since."""
+        with self._mutex:
+            return dict(self._errors)
+
     def pull(self, queue: str, error: BaseException) -> None:
         with self._mutex:
             now = runtime.now()
             was_in = self._rotation.pull(queue, now)
+            self._errors[queue] = error
             left = len(self._rotation.in_rotation(now))
         if was_in:
             self.observers.pulled(queue, error, left)
@@ -83,6 +93,7 @@ class Backlog:
             return
         with self._mutex:
             was_out = self._rotation.put_back(queue)
+            self._errors.pop(queue, None)
             left = len(self._rotation.in_rotation(runtime.now()))
         if was_out:
             self.observers.put_back(queue, left)
@@ -116,7 +127,8 @@ class BacklogRoute:
         failed: dict[str, BaseException] = {}
         while sent < len(raws):
             queue = self._backlog.choose(self._queue, failed)
-            if queue is None or (failed and runtime.now() >= deadline):
+            started = runtime.now()
+            if queue is None or started >= deadline:
                 raise self._failure(sent, len(raws), primary_error, failed)
             self._queue = queue
             try:
@@ -129,7 +141,7 @@ class BacklogRoute:
                 if verdict(sdk.describe(error)) is Verdict.BUSY and self._pause(deadline):
                     continue
                 failed[queue] = error
-                if verdict(sdk.describe(error)) is not Verdict.BUSY:
+                if not _is_the_callers_hurry(error, runtime.now() - started):
                     self._backlog.pull(queue, error)
                 continue
             self._backlog.put_back(queue)
@@ -231,8 +243,15 @@ class BacklogRoute:
     def _failure(
         self, sent: int, total: int, primary_error: BaseException | None, failed: dict[str, BaseException]
     ) -> BacklogUnavailableError | PartlyAcceptedError:
-        unavailable = BacklogUnavailableError(self._entity, primary_error, failed)
+        unavailable = BacklogUnavailableError(self._entity, primary_error, self._backlog.errors | failed)
         unavailable.__cause__ = next(reversed(failed.values()), primary_error)
         if not sent:
             return unavailable
         return PartlyAcceptedError(range(sent), range(sent, total), unavailable)
+
+
+def _is_the_callers_hurry(error: BaseException, seconds: float) -> bool:
+    """Whether a queue failed only because it was given no fair chance: a busy server, a very short timeout."""
+    if verdict(sdk.describe(error)) is Verdict.BUSY:
+        return True
+    return isinstance(error, OperationTimeoutError) and seconds < _FAIR_ATTEMPT_SECONDS

@@ -114,7 +114,7 @@ class PairedServiceBusSender(ServiceBusSender):
 
     def send_messages(
         self,
-        message: Any,
+        message: sdk.Messages | ServiceBusMessageBatch,
         *,
         timeout: float | None = None,
         **kwargs: Any,
@@ -143,7 +143,7 @@ class PairedServiceBusSender(ServiceBusSender):
 
     def schedule_messages(
         self,
-        messages: Any,
+        messages: sdk.Messages,
         schedule_time_utc: datetime.datetime,
         *,
         timeout: float | None = None,
@@ -196,8 +196,14 @@ class PairedServiceBusSender(ServiceBusSender):
         def cancel(sender: ServiceBusSender, seconds: float) -> None:
             sender.cancel_scheduled_messages(sequence_numbers, timeout=seconds)
 
-        seconds = self._send_timeout if timeout is None else timeout
-        self._primary.use(runtime.now() + seconds, cancel)
+        started = runtime.now()
+        deadline = started + (self._send_timeout if timeout is None else timeout)
+        try:
+            self._primary.use(deadline, cancel)
+        except (AzureError, OSError) as error:
+            self._observers.cancelled(self.entity_name, started, error)
+            raise
+        self._observers.cancelled(self.entity_name, started, None)
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """A batch that leaves room for what its messages need to be kept in a backlog."""
