@@ -9,7 +9,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "cli.md"
-COMMANDS = ("serve", "fault", "ledger build", "ledger report", "cost estimate", "cost forecast", "simulate", "demo")
+COMMANDS = (
+    "serve",
+    "fault",
+    "syphon",
+    "backlog list",
+    "backlog peek",
+    "backlog prune",
+    "deadletters list",
+    "deadletters resubmit",
+    "ledger build",
+    "ledger report",
+    "cost estimate",
+    "cost forecast",
+    "simulate",
+    "demo",
+)
 
 OPENING = """\
 # Command line
@@ -20,7 +35,7 @@ Results go to standard output, everything else to standard error. What goes wron
 
 | exit code | meaning |
 |---|---|
-| 0 | done; for `serve`: stopped as asked (Ctrl-C, SIGTERM) |
+| 0 | done; for `serve` and `syphon`: stopped as asked (Ctrl-C, SIGTERM) |
 | 1 | it ran, and the answer is no: a message is lost (`demo`, `ledger report`) |
 | 2 | it could not run: a wrong option, a port in use, a server that is not there |
 | 130 | interrupted with Ctrl-C |

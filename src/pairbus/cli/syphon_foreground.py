@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import typer
-from azure.core.exceptions import AzureError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pairbus.cli.refusal import Refusal
-from pairbus.pairing.options import backlog_path
 from pairbus.syphon import Namespace, Syphon, SyphonState
 from pairbus.syphon.control import ControlError, control_socket
 from pairbus.syphon.control import ask as ask_at
@@ -73,14 +71,14 @@ def run(
             rate=rate,
             ledger=ledger,
         )
-        report = asyncio.run(_run(syphon, secondary, once, control, http))
+        report = asyncio.run(_run(syphon, once, control, http))
     except (ValueError, ControlError, RuntimeError, OSError) as error:
         raise Refusal(str(error)) from error
     _print(report, as_json)
     return 0
 
 
-async def _run(syphon: Syphon, secondary: Namespace, once: bool, control: Path | None, http: str | None) -> SyphonState:
+async def _run(syphon: Syphon, once: bool, control: Path | None, http: str | None) -> SyphonState:
     async with contextlib.AsyncExitStack() as stack:
         if control is not None:
             await stack.enter_async_context(control_socket(syphon, control))
@@ -88,7 +86,7 @@ async def _run(syphon: Syphon, secondary: Namespace, once: bool, control: Path |
             await stack.enter_async_context(_web(syphon, http))
         _listen_to_signals(syphon)
         if once and sys.stderr.isatty():
-            await stack.enter_async_context(_progress(syphon, secondary))
+            await stack.enter_async_context(_progress(syphon))
         elif not once:
             sys.stderr.write("The syphon runs. Ctrl-C stops it.\n")
         return await syphon.run(once=once)
@@ -124,8 +122,8 @@ async def _web(syphon: Syphon, address: str) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _progress(syphon: Syphon, secondary: Namespace) -> AsyncIterator[None]:
-    total = await _depth(syphon, secondary)
+async def _progress(syphon: Syphon) -> AsyncIterator[None]:
+    total = await syphon.depth()
     bar = Progress(
         TextColumn("carrying home"),
         BarColumn(),
@@ -148,17 +146,6 @@ async def _progress(syphon: Syphon, secondary: Namespace) -> AsyncIterator[None]
             yield
         finally:
             following.cancel()
-
-
-async def _depth(syphon: Syphon, secondary: Namespace) -> int:
-    """How many messages wait; 0 when the namespace does not tell."""
-    depth = 0
-    async with secondary.administration() as admin:
-        for number in syphon.numbers:
-            with contextlib.suppress(AzureError):
-                properties = await admin.get_queue_runtime_properties(backlog_path(syphon.primary_name, number))
-                depth += properties.active_message_count or 0
-    return depth
 
 
 def _print(report: SyphonState, as_json: bool) -> None:

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from azure.core.exceptions import AzureError
 from rich.console import Console
 from rich.table import Table
 
@@ -24,8 +23,8 @@ def asked(question: Coroutine[Any, Any, T]) -> T:
     """The answer of a namespace; a sentence if it has none."""
     try:
         return asyncio.run(question)
-    except (AzureError, ReceiverLostError, RuntimeError, OSError, TimeoutError) as error:
-        raise Refusal(f"The namespace does not answer as it should: {error}") from error
+    except (ReceiverLostError, RuntimeError, OSError, TimeoutError) as error:
+        raise Refusal(str(error)) from error
 
 
 def print_rows(rows: Sequence[Any], *, as_json: bool) -> None:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 
-from azure.core.exceptions import AzureError
-
 from pairbus import envelope
 from pairbus.amqp.sections import Sections, read_facts
 from pairbus.amqp.types import decode
@@ -15,7 +13,7 @@ from pairbus.amqp.values import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
-from pairbus.syphon.namespaces import Namespace
+from pairbus.syphon.namespaces import Namespace, administering
 from pairbus.syphon.service import list_backlog_queues
 from pairbus.syphon.stamps import stamps_of
 
@@ -60,7 +58,7 @@ async def list_queues(
     """Every backlog queue of this primary; `numbers` are those in use, the others are extra."""
     in_use = {backlog_path(primary_name, number).lower() for number in numbers}
     found = []
-    async with secondary.administration() as admin:
+    async with administering(secondary, "Counting the backlog") as admin:
         for queue in await list_backlog_queues(secondary, primary_name):
             counts = await admin.get_queue_runtime_properties(queue)
             destinations: Counter[str] = Counter()
@@ -137,7 +135,7 @@ async def prune(secondary: Namespace, primary_name: str, numbers: Collection[int
     """Delete the extra backlog queues that are empty, dead-letter queue included; which they are."""
     in_use = {backlog_path(primary_name, number).lower() for number in numbers}
     pruned = []
-    async with secondary.administration() as admin:
+    async with administering(secondary, "Deleting empty backlog queues") as admin:
         for queue in await list_backlog_queues(secondary, primary_name):
             if queue.lower() in in_use:
                 continue
@@ -145,10 +143,7 @@ async def prune(secondary: Namespace, primary_name: str, numbers: Collection[int
             if counts.total_message_count or counts.dead_letter_message_count:
                 continue
             if not dry_run:
-                try:
-                    await admin.delete_queue(queue)
-                except AzureError as error:
-                    raise RuntimeError(f"The backlog queue {queue!r} could not be deleted: {error}.") from error
+                await admin.delete_queue(queue)
             pruned.append(queue)
     return pruned
 

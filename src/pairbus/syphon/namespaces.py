@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from azure.core.credentials import AccessToken
+from azure.core.exceptions import AzureError
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -96,6 +99,23 @@ class Namespace:
         # The SDK turns whatever credential it was given into one that makes tokens when it makes a sender.
         credential = self.client().get_queue_sender("-")._credential
         return TokenSource(credential)
+
+
+class NamespaceError(RuntimeError):
+    """A namespace did not do what its administration was asked for."""
+
+
+@asynccontextmanager
+async def administering(namespace: Namespace, what: str) -> AsyncIterator[ServiceBusAdministrationClient]:
+    """The administration of a namespace; what goes wrong is told in a sentence that says what was wanted."""
+    async with namespace.administration() as admin:
+        try:
+            yield admin
+        except (AzureError, OSError) as error:
+            raise NamespaceError(
+                f"{what} in {namespace.host} failed: {error}. Check that the namespace answers and that the credential "
+                "may manage its entities."
+            ) from error
 
 
 class TokenSource:

@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import ResourceNotFoundError
 
 from pairbus.envelope import TimeToLivePolicy
 from pairbus.ledger import LedgerWriter, Role
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, backlog_path, recorded_name
-from pairbus.syphon.namespaces import Namespace
+from pairbus.syphon.namespaces import Namespace, administering
 from pairbus.syphon.outcomes import Counts, Logbook, OnCarried
 from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
@@ -210,6 +210,16 @@ class Syphon:
             if queue.lower() not in named
         ]
 
+    async def depth(self) -> int:
+        """How many messages wait in the named backlog queues."""
+        waiting = 0
+        async with administering(self._secondary, "Counting the backlog") as admin:
+            for number in self.numbers:
+                with contextlib.suppress(ResourceNotFoundError):
+                    counts = await admin.get_queue_runtime_properties(backlog_path(self.primary_name, number))
+                    waiting += counts.active_message_count or 0
+        return waiting
+
     # --- told from outside; from any thread ----------------------------------------------------------------
 
     def stop(self) -> None:
@@ -276,15 +286,9 @@ async def list_backlog_queues(secondary: Namespace, primary_name: str) -> list[s
     """The backlog queues of this primary that exist in the secondary, by number."""
     pattern = re.compile(re.escape(backlog_path(primary_name, 0)[:-1]) + r"(0|[1-9][0-9]*)", re.IGNORECASE)
     found: list[tuple[int, str]] = []
-    async with secondary.administration() as admin:
-        try:
-            async for queue in admin.list_queues():
-                match = pattern.fullmatch(queue.name)
-                if match is not None:
-                    found.append((int(match[1]), queue.name))
-        except (AzureError, OSError) as error:
-            raise RuntimeError(
-                f"The backlog queues of {primary_name!r} in {secondary.host} could not be listed: {error}. Check that "
-                "the namespace answers and that the credential may read its entities."
-            ) from error
+    async with administering(secondary, f"Listing the backlog queues of {primary_name!r}") as admin:
+        async for queue in admin.list_queues():
+            match = pattern.fullmatch(queue.name)
+            if match is not None:
+                found.append((int(match[1]), queue.name))
     return [name for _, name in sorted(found)]
