@@ -192,3 +192,16 @@ def test_a_message_that_is_cut_off_is_not_stored(tmp_path: Path) -> None:
         assert stage.broker.counts("orders").active == 0
 
     on_stage(tmp_path, play)
+
+
+def test_a_peer_that_never_detaches_refused_links_is_closed(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        source = Described(ULong(0x28), ["orders"])
+        target = Described(ULong(0x29), ["here"])
+        attaches = [frame(0x12, f"link-{n}", UInt(n), True, None, None, source, target) for n in range(20)]
+        answer = await heard(stage, GREETING + OPEN + BEGIN + b"".join(attaches))
+        refused, _, closed = answer.rpartition(b"\x00\x53\x18")
+        assert b"amqp:resource-limit-exceeded" in refused
+        assert b"amqp:resource-limit-exceeded" in closed
+
+    on_stage(tmp_path, play, EngineLimits(max_links=4))

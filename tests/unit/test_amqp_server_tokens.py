@@ -102,3 +102,22 @@ def test_links_end_with_their_token_unless_it_is_renewed(tmp_path: Path) -> None
         assert len(await kept.receive(1)) == 1
 
     on_stage(tmp_path, play)
+
+
+def test_a_link_whose_token_ended_takes_no_message_more(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        assert isinstance(stage.clock, ManualClock)
+        connection = await stage.connect(seconds=60)
+        receiver = await connection.open_receiver("orders", receive_and_delete=True)
+        sender = await connection.open_sender("orders")
+        await sender.send(data_message(b"before"))
+        assert len(await receiver.receive(1)) == 1
+        stage.clock.advance(70)
+        # The client has not even heard of it yet.
+        stage.broker.send("orders", [data_message(b"after")], lambda _: None)
+        late = sender.send(data_message(b"too late"))
+        with pytest.raises(LinkLostError):
+            await late
+        assert stage.broker.counts("orders").active == 1
+
+    on_stage(tmp_path, play)

@@ -389,12 +389,14 @@ class Engine(asyncio.Protocol):
             link = Link(self, impl, name, is_sender=sender, formats=formats)
             self._links[impl] = link
             if len(self._links) > self.limits.max_links:
-                link.refuse(
-                    AmqpError(
-                        "amqp:resource-limit-exceeded",
-                        f"a connection may have {self.limits.max_links} links at most; close some or open another",
-                    )
+                error = AmqpError(
+                    "amqp:resource-limit-exceeded",
+                    f"a connection may have {self.limits.max_links} links at most; close some or open another",
                 )
+                if len(self._links) > 2 * self.limits.max_links:
+                    # A refused link costs memory until the peer detaches it, too.
+                    self.close(error)
+                link.refuse(error)
                 return
         elif not link.is_sender:
             link.formats = self._incoming_formats.formats(link.name)

@@ -7,9 +7,9 @@ called `skn`, and `se` is still to come. Hosts and ports in `sr` are not compare
 namespace, and one namespace answers to many names.
 
 Scope. A rule of the namespace reaches every entity, a rule of an entity that entity and what belongs to it (its
-subscriptions, sub-queues and `$management`), not another entity whose name goes on behind a slash. A token reaches no further than its `sr`, a grant no further
-than the audience it was asked for. Whoever gives a rule's name and key instead of a token (SASL PLAIN) gets what the
-rule allows.
+subscriptions, sub-queues and `$management`), not another entity whose name goes on behind a slash. A token reaches no
+further than its `sr`, a grant no further than the audience it was asked for. Whoever gives a rule's name and key
+instead of a token (SASL PLAIN) gets what the rule allows.
 """
 
 import hashlib

@@ -225,6 +225,9 @@ class ServerConnection:
             for link in list(self._links):
                 end: LinkEnd | None = link.context
                 if end is not None and end.right is not None and not self._allows(end.path, end.right):
+                    # Ended here and now: the client may never answer the detach.
+                    link.context = None
+                    end.closed()
                     link.close(AmqpError("amqp:unauthorized-access", "ExpiredToken: The token has expired."))
         if self._grants:
             self._watch_expiry()

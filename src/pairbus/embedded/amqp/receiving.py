@@ -56,6 +56,7 @@ class ReceivingLink(QuietEnd):
         self._window = FIRST_WINDOW
         self._usual_size = 0.0
         self._feed_due = False
+        self._look_again: asyncio.TimerHandle | None = None
         self._session_id: str | None = None
         self._hung: list[Outgoing] = []
 
@@ -122,6 +123,9 @@ class ReceivingLink(QuietEnd):
     def _feed(self) -> None:
         """Hand the broker as much of the client's credit as may be in flight now."""
         self._feed_due = False
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None
         receiver = self._receiver
         if receiver is None or not self._link.alive:
             return
@@ -131,7 +135,7 @@ class ReceivingLink(QuietEnd):
             # The client's session takes no more frames. Nothing tells when it does again: look a little later.
             room = 0
             self._feed_due = True
-            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._feed)
+            self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._feed)
         elif self._is_blocked():
             room = 0
         if room != receiver.credit:
