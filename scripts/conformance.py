@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 
 from livesuite.expectations import Expectations  # noqa: E402 - the path above comes first
+from livesuite.fetch import fetch_suite  # noqa: E402
 from livesuite.report import summary, write_report  # noqa: E402
 from livesuite.run import Outcome, run_suite  # noqa: E402
 
@@ -34,7 +35,8 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         junit_file = options.junit or Path(folder) / "results.xml"
-        results = run_suite(selection, workers=options.workers, junit_file=junit_file.absolute())
+        junit_file = junit_file.absolute()
+        results = run_suite(fetch_suite(), selection, workers=options.workers, junit_file=junit_file)
     table = options.write or (None if selection else ROOT / "docs" / "conformance.md")
     if table is not None:
         write_report(results, table)

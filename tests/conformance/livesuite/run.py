@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from livesuite.fetch import HERE, fetch_suite
+from livesuite.fetch import HERE
 
 
 class Outcome(StrEnum):
@@ -41,23 +41,21 @@ class SuiteBrokenError(RuntimeError):
     """pytest could not run the suite at all."""
 
 
-def run_suite(selection: Sequence[str], *, workers: int, junit_file: Path, quiet: bool = False) -> list[Result]:
+def run_suite(suite: Path, selection: Sequence[str], *, workers: int, junit_file: Path) -> list[Result]:
     """Run the named tests (node ids relative to the suite; all if empty) in ``workers`` processes."""
-    suite = fetch_suite()
     command = [*_pytest(suite), f"--junitxml={junit_file}", "-n", str(workers), "--maxschedchunk=1", "-q"]
     command += [str(suite / node) for node in selection] or [str(suite)]
     # Whatever the servers and certificates of the run leave behind goes with this folder.
     with tempfile.TemporaryDirectory(prefix="pairbus-conformance-") as folder:
         environment = _environment() | {"TMPDIR": folder}
-        outcome = subprocess.run(command, env=environment, capture_output=quiet, text=True, check=False)
+        outcome = subprocess.run(command, env=environment, check=False)
     if outcome.returncode not in (0, 1):
-        raise SuiteBrokenError(f"pytest ended with {outcome.returncode}: {outcome.stdout}{outcome.stderr}")
+        raise SuiteBrokenError(f"pytest could not run the suite and ended with {outcome.returncode}; see above.")
     return read_results(junit_file)
 
 
-def collect_suite() -> list[str]:
+def collect_suite(suite: Path) -> list[str]:
     """The node ids of all tests in the suite, relative to it."""
-    suite = fetch_suite()
     command = [*_pytest(suite), "--collect-only", "-q", str(suite)]
     outcome = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     if outcome.returncode:
@@ -93,7 +91,7 @@ def _result(case: ET.Element) -> Result:
     # The file attribute names where a decorated test's wrapper stands; the class name is that of the test itself.
     *folders, last = case.get("classname", "").split(".")
     name = case.get("name", "")
-    if not last.startswith("test_"):
+    if folders and not last.startswith("test_"):
         name = f"{last}::{name}"
         *folders, last = folders
     file = "/".join([*folders, last]) + ".py"
