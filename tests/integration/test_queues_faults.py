@@ -83,12 +83,33 @@ def test_hanging_and_failing_after_accepting(stage: Stage, client: ServiceBusCli
     with pytest.raises(OperationTimeoutError):
         sender.send_messages(ServiceBusMessage("hung"), timeout=0.5)
     assert stage.counts(queue)[0] == 1, "what hangs is not stored"
+    stage.namespace.clear_faults()
+    sender.send_messages(ServiceBusMessage("between"))
     stage.namespace.fault("accept-then-fail", entity=queue)
     with pytest.raises(OperationTimeoutError):
-        # Longer than the SDK needs to come back after the time-out before.
-        sender.send_messages(ServiceBusMessage("stored"), timeout=3)
-    assert stage.counts(queue)[0] == 2, "what is accepted is stored"
+        sender.send_messages(ServiceBusMessage("stored"), timeout=1)
     stage.namespace.clear_faults()
+    assert stage.counts(queue)[0] == 3, "what is accepted is stored"
+
+
+def test_a_fault_of_the_namespace_reaches_every_entity(stage: Stage, client: ServiceBusClient) -> None:
+    queue, topic = stage.queue(), stage.topic()
+    senders = [client.get_queue_sender(queue), client.get_topic_sender(topic)]
+    for sender in senders:
+        sender.send_messages(ServiceBusMessage("before"))
+    stage.namespace.fault("error", condition="com.microsoft:server-busy")
+    for sender in senders:
+        with pytest.raises(ServiceBusServerBusyError):
+            sender.send_messages(ServiceBusMessage("refused"))
+    stage.namespace.fault("throttle", rate=0)
+    for sender in senders:
+        with pytest.raises(ServiceBusServerBusyError):
+            sender.send_messages(ServiceBusMessage("refused"))
+    # The entity's own fault goes before the namespace's: here, one that hardly does anything.
+    stage.namespace.fault("slow", entity=queue, delay=0.01)
+    senders[0].send_messages(ServiceBusMessage("after"))
+    stage.namespace.clear_faults()
+    assert stage.counts(queue)[0] == 2
 
 
 def test_throttling_lets_a_rate_through(stage: Stage, client: ServiceBusClient) -> None:

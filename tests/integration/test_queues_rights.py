@@ -57,7 +57,7 @@ def test_an_entitys_keys_send_or_listen_and_only_there(stage: Stage, face: Face)
         with pytest.raises(ServiceBusAuthorizationError):
             listening.get_queue_sender(queue).send_messages(ServiceBusMessage("refused"))
         with pytest.raises(ServiceBusError, match=r"Listen"):
-            sending.get_queue_receiver(queue).receive_messages(1, max_wait_time=1)
+            sending.get_queue_receiver(queue).receive_messages(1, max_wait_time=30)
         with pytest.raises(ServiceBusAuthenticationError):
             sending.get_queue_sender(other).send_messages(ServiceBusMessage("another queue"))
     assert stage.counts(queue) == stage.counts(other) == (0, 0, 0)

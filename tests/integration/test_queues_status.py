@@ -26,7 +26,7 @@ def test_status_disables_sending_or_receiving(stage: Stage, client: ServiceBusCl
     _set_status(stage, queue, EntityStatus.RECEIVE_DISABLED)
     sender.send_messages(ServiceBusMessage("in"))
     with pytest.raises(MessagingEntityDisabledError):
-        receiver.receive_messages(1, max_wait_time=5)
+        receiver.receive_messages(1, max_wait_time=30)
     _set_status(stage, queue, EntityStatus.SEND_DISABLED)
     with pytest.raises(MessagingEntityDisabledError):
         sender.send_messages(ServiceBusMessage("refused"))
@@ -44,7 +44,7 @@ def test_what_is_not_there_is_refused(stage: Stage, client: ServiceBusClient) ->
         client.get_queue_sender("nowhere").send_messages(ServiceBusMessage(""))
     topic = stage.topic()
     with pytest.raises(ServiceBusError):
-        client.get_queue_receiver(topic).receive_messages(1, max_wait_time=1)
+        client.get_queue_receiver(topic).receive_messages(1, max_wait_time=30)
 
 
 def test_a_deleted_queue_lets_its_clients_know(stage: Stage, client: ServiceBusClient) -> None:
@@ -56,7 +56,7 @@ def test_a_deleted_queue_lets_its_clients_know(stage: Stage, client: ServiceBusC
     with pytest.raises(ServiceBusError):
         sender.send_messages(ServiceBusMessage("nobody home"))
     with pytest.raises(ServiceBusError):
-        receiver.receive_messages(1, max_wait_time=5)
+        receiver.receive_messages(1, max_wait_time=30)
 
 
 def test_forwarding_over_a_hop_and_of_dead_letters(stage: Stage, client: ServiceBusClient) -> None:

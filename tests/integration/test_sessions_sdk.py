@@ -28,7 +28,7 @@ def test_a_session_is_one_receivers_and_in_order(stage: Stage, client: ServiceBu
     receiver = client.get_queue_receiver(queue, session_id="a")
     assert texts(receive(receiver, 3)) == ["a1", "a2", "a3"]
     with pytest.raises(SessionCannotBeLockedError):
-        client.get_queue_receiver(queue, session_id="a").receive_messages(1, max_wait_time=1)
+        client.get_queue_receiver(queue, session_id="a").receive_messages(1, max_wait_time=30)
 
     following = client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION)
     messages = receive(following, 2)
@@ -84,9 +84,9 @@ def test_sessions_are_demanded_on_both_sides(stage: Stage, client: ServiceBusCli
     with pytest.raises(ServiceBusError, match="SessionId"):
         client.get_queue_sender(queue).send_messages(ServiceBusMessage("no session"))
     with pytest.raises(ServiceBusError):
-        client.get_queue_receiver(queue).receive_messages(1, max_wait_time=1)
+        client.get_queue_receiver(queue).receive_messages(1, max_wait_time=30)
     with pytest.raises(ServiceBusError):
-        client.get_queue_receiver(plain, session_id="a").receive_messages(1, max_wait_time=1)
+        client.get_queue_receiver(plain, session_id="a").receive_messages(1, max_wait_time=30)
     _send(client, plain, ("a", "sessions are only a property here"))
     assert receive_one(client.get_queue_receiver(plain)).session_id == "a"
 
