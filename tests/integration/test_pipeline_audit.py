@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from pyspark.sql import SparkSession
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.pipeline.audit import KEY, audit
 from pairbus.pipeline.report import Summary, summarise
-from pairbus.pipeline.silver import read_lines, silver
+from pairbus.pipeline.silver import quarantine, read_lines, silver
+
+pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 OTHER_QUEUE = "contoso/x-servicebus-transfer/1"
@@ -279,6 +282,31 @@ def test_an_open_ledger_and_a_torn_line_are_read(spark: SparkSession, tmp_path: 
         summary = summarise(spark, tmp_path)
     assert summary.broken_lines == 1
     assert (summary.accepted, summary.delivered) == (1, 1)
+
+
+def test_lines_of_older_and_newer_writers_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    """An older line lacks what was added later, a newer one has more; a version above ours is not guessed at."""
+    lines = [
+        {"v": 1, "n": 1, "process": "p", "at_us": 1_700_000_000_000_000, "role": "client", "operation": "send",
+         "namespace": "contoso", "entity": "orders", "message_id": "old"},
+        {"v": 1, "n": 2, "process": "p", "at_us": 1_700_000_000_000_001, "role": "client", "operation": "send",
+         "namespace": "contoso", "entity": "orders", "message_id": "new", "colour": {"of": ["the", "sky"]}},
+        {"v": 2, "n": 3, "process": "p", "at_us": 1_700_000_000_000_002, "role": "client", "operation": "send"},
+        {"v": 1, "n": 4, "process": "p", "at_us": 1_700_000_000_000_003, "role": "client", "operation": "dance"},
+        {"v": 1, "n": 5, "process": "p", "at_us": "noon", "role": "client", "operation": "send"},
+        {"v": 1, "n": 6, "process": "p", "role": "client", "operation": "send"},
+    ]  # fmt: skip
+    path = tmp_path / "p.000001.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + "\n[1, 2]\nnull\n\xff\n")
+    read = read_lines(spark, [path])
+    assert [row["message_id"] for row in silver(read).orderBy("n").collect()] == ["old", "new"]
+    reasons = [row["reason"] for row in quarantine(read).collect()]
+    assert sorted(reasons) == [
+        "no time of this century",
+        *["not a JSON object of the ledger's fields"] * 4,
+        "unknown operation",
+        "version newer than 1",
+    ]
 
 
 def test_an_empty_ledger_is_balanced(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from pairbus.pipeline.page import doubts, html_page, verdict
 from pairbus.pipeline.report import report
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 
+pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
+
 QUEUE = "contoso/x-servicebus-transfer/0"
 START = datetime(2026, 3, 30, 22, 0, tzinfo=UTC)
 DAYS = ("2026-03-30", "2026-03-31", "2026-04-01")

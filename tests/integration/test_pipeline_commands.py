@@ -12,12 +12,14 @@ import pytest
 from pairbus.cli.__main__ import run
 from pairbus.ledger import LedgerWriter, Operation, Route
 
+pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
+
 QUEUE = "contoso/x-servicebus-transfer/0"
 
 
 def pairbus(*words: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: a command ends its Spark session, and must not end that of the tests."""
-    return subprocess.run([sys.executable, "-m", "pairbus.cli", *words], capture_output=True, text=True, timeout=280)
+    return subprocess.run([sys.executable, "-m", "pairbus.cli", *words], capture_output=True, text=True, timeout=800)
 
 
 def write_ledger(folder: Path) -> None:

@@ -13,12 +13,15 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pairbus.ledger import LedgerWriter, Operation, Role, Route
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
 from pairbus.pipeline.store import TableStore
+
+pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
 KILLS = int(os.environ.get("PAIRBUS_BUILD_KILLS", "2"))
 """Each kill costs a start of Spark; a long run takes more of them."""
@@ -85,7 +88,7 @@ def kill_a_build(ledger: Path, tables: Path, chance: random.Random) -> bool:
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while folders_written(tables, batch) < goal and child.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.002)

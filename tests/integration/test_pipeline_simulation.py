@@ -20,6 +20,8 @@ from pairbus.pipeline.fleet import FleetError, FleetPlan, OutageKind, PairingCho
 from pairbus.pipeline.outages import play_outage, play_run
 from pairbus.pipeline.simulation import forecast, simulate
 
+pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
+
 USD = tariff_for(shipped_tariffs(), "azure-usd", date(2026, 1, 1))
 
 

@@ -1,0 +1,147 @@
+"""A drill on two embedded namespaces: what the script did, the tables say, to the message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from pyspark.sql import SparkSession
+
+from pairbus import EntityState, SendAvailabilityPairedNamespaceOptions, pair_namespace
+from pairbus.ledger import LedgerWriter, Operation, Role
+from pairbus.pipeline import schemas
+from pairbus.pipeline.build import build
+from pairbus.pipeline.page import verdict
+from pairbus.pipeline.reality import waiting_in_backlogs
+from pairbus.pipeline.report import report
+from pairbus.pipeline.store import TableStore
+from pairbus.syphon import Syphon
+from pairbus.testing import EmbeddedNamespace, EmbeddedPair, wait_until
+
+pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
+
+QUEUE = "Orders"
+BACKLOG = "contoso/x-servicebus-transfer/0"
+BIG = 262_100
+"""Bytes: a body that the primary takes, but that a backlog takes only in two parts."""
+
+
+def send(paired: Any, ids: Iterable[str], size: int = 100) -> None:
+    with paired.get_queue_sender(QUEUE) as sender:
+        for message_id in ids:
+            sender.send_messages(ServiceBusMessage(b"x" * size, message_id=message_id))
+
+
+def remove_behind_the_systems_back(secondary: EmbeddedNamespace) -> str:
+    with (
+        secondary.client() as client,
+        client.get_queue_receiver(BACKLOG, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
+    ):
+        (message,) = receiver.receive_messages(1, max_wait_time=30)
+        return str(message.message_id)
+
+
+def receive_everything(primary: EmbeddedNamespace, ledger: Path, expected: int) -> Counter[str]:
+    """A receiving application that records what it settles."""
+    found: Counter[str] = Counter()
+    with (
+        LedgerWriter(ledger, role=Role.RECEIVER) as writer,
+        primary.client() as client,
+        client.get_queue_receiver(QUEUE) as receiver,
+    ):
+        while found.total() < expected:
+            messages = receiver.receive_messages(50, max_wait_time=30)
+            assert messages, f"{found.total()} of {expected} messages came"
+            for message in messages:
+                receiver.complete_message(message)
+                found[str(message.message_id)] += 1
+                for operation in (Operation.RECEIVE, Operation.COMPLETE):
+                    writer.record(operation, primary.name, QUEUE, message_id=str(message.message_id))
+    return found
+
+
+def play(pair: EmbeddedPair, ledger: Path) -> str:
+    """20 direct, 31 through the backlog (one in parts, one deleted there), 10 direct, 5 that still wait."""
+    primary, secondary = pair.primary, pair.secondary
+    with primary.admin() as admin:
+        admin.create_queue(QUEUE)
+    with (
+        secondary.admin() as standby,
+        pair_namespace(
+            primary.client(retry_total=0),
+            SendAvailabilityPairedNamespaceOptions(
+                standby,
+                secondary.client(),
+                primary_name="contoso",
+                backlog_queue_count=1,
+                failover_interval=0,
+                ping_primary_interval=1,
+                ledger=ledger,
+            ),
+        ) as paired,
+    ):
+        send(paired, (f"before-{i}" for i in range(20)))
+        primary.stop()
+        send(paired, (f"backlog-{i}" for i in range(30)))
+        send(paired, ["big"], BIG)
+        lost = remove_behind_the_systems_back(secondary)
+        primary.start()
+        wait_until(lambda: paired.state(QUEUE) is EntityState.HEALTHY, 60, "the entity to recover")
+        send(paired, (f"after-{i}" for i in range(10)))
+        Syphon(
+            primary.connection_string,
+            secondary.connection_string,
+            primary_name="contoso",
+            queues=[0],
+            ledger=ledger,
+            connection_verify=secondary.ca_file,
+        ).run_blocking(once=True)
+        with primary.client() as client, client.get_queue_sender(QUEUE) as sender:
+            sender.send_messages(ServiceBusMessage(b"again", message_id="backlog-7"))
+        received = receive_everything(primary, ledger, 20 + 30 + 10 + 1)
+        assert received["backlog-7"] == 2
+        assert lost not in received
+        primary.stop()
+        send(paired, (f"waits-{i}" for i in range(4)))
+        send(paired, ["waits-big"], BIG)
+    return lost
+
+
+def test_the_tables_say_what_the_drill_did(spark: SparkSession, pairbus_pair: EmbeddedPair, tmp_path: Path) -> None:
+    ledger, tables = tmp_path / "ledger", tmp_path / "tables"
+    lost = play(pairbus_pair, ledger)
+    build(spark, ledger, tables)
+    secondary = pairbus_pair.secondary
+    seen = waiting_in_backlogs(
+        spark,
+        "contoso",
+        {"connectionString": secondary.connection_string, "connectionVerify": secondary.ca_file},
+    )
+    assert sorted(row["message_id"] for row in seen.collect()) == [*(f"waits-{i}" for i in range(4)), "waits-big"]
+
+    believed = report(spark, tables)
+    assert (believed.summary.waiting, believed.summary.lost) == (6, 0), "the ledger alone cannot know"
+    told = report(spark, tables, seen=seen)
+    assert told.summary.sentence == "accepted 66: delivered 60, waiting 5, lost 1, duplicates 1"
+    assert verdict(told) == "1 of 66 accepted messages are lost."
+    assert [row["message_id"] for row in told.lost] == [lost]
+    assert [row["message_id"] for row in told.duplicated] == ["backlog-7"]
+    assert (told.summary.diverted, told.summary.restored, told.summary.unrecorded) == (36, 30, 0)
+
+    assert [(row["diverted"], row["home"], row["waiting"]) for row in told.episodes] == [(31, 30, 1), (5, 0, 5)]
+    assert [row["healthy_at"] is None for row in told.episodes] == [False, True]
+    assert {(row["offered"], row["accepted"], row["accepted_by_primary"]) for row in told.availability} == {
+        (66, 66, 30)
+    }
+    assert operations(spark, tables) >= {("send", "ok", 30), ("divert", "ok", 36), ("restore", "ok", 30)}
+
+
+def operations(spark: SparkSession, tables: Path) -> set[tuple[str, str, int]]:
+    store = TableStore(tables)
+    daily = store.read_table(spark, schemas.OPERATIONS_DAILY.schema, "operations_daily", store.manifest())
+    rows = daily.groupBy("operation", "outcome").sum("operations").collect()
+    return {(row[0], row[1], row[2]) for row in rows}
