@@ -81,11 +81,15 @@ def test_the_estimate_as_json_with_a_tariff_of_ones_own(tmp_path: Path, capsys: 
         (["cost", "estimate", "--tariff-file", "missing.toml"], "missing.toml cannot be read"),
         (["ledger", "report", "missing"], "The ledger folder missing does not exist"),
         (["ledger", "report", ".", "--from", "yesterday"], "--from 'yesterday' is not a day"),
+        (["ledger", "report", ".", "--look-into", "contoso"], "environment variable PAIRBUS_SECONDARY"),
         (["ledger", "build", "missing"], "The ledger folder missing does not exist"),
         (["simulate", "missing.toml"], "missing.toml cannot be read"),
     ],
 )
-def test_wrong_input_is_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_one_sentence(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PAIRBUS_SECONDARY", raising=False)
     assert run(words) == 2
     told = capsys.readouterr().err
     assert says in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pairbus.pipeline.report import Report
 
 ANSWER_IS_NO = 1
+SECONDARY = "PAIRBUS_SECONDARY"
 
 Ledger = Annotated[Path, typer.Argument(metavar="LEDGER", help="The folder that clients and syphons record in.")]
 Tables = Annotated[
@@ -65,6 +67,14 @@ def report(
     last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day, included.")] = None,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page (HTML) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything the page shows, as JSON.")] = False,
+    look_into: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRIMARY",
+            help="Compare what should wait with the backlog queues of this primary, such as contoso; the environment "
+            f"variable {SECONDARY} has the secondary's connection string.",
+        ),
+    ] = None,
     tariff_file: TariffFile = None,
     tariff: TariffName = None,
     plan: PlanName = "standard",
@@ -76,12 +86,15 @@ def report(
     first_day, last_day = read_day("--from", first), read_day("--to", last)
     pricing = read_pricing(tariff_file, tariff, plan)
     _check_folder(ledger)
+    if look_into is not None and not os.environ.get(SECONDARY):
+        raise Refusal(f"--look-into needs the secondary's connection string in the environment variable {SECONDARY}.")
 
     def ask(spark: Any) -> Report:
         from pairbus.pipeline.report import report as tell
 
         _build(spark, ledger, tables, pricing)
-        return tell(spark, _tables(ledger, tables), first_day=first_day, last_day=last_day)
+        seen = None if look_into is None else _look(spark, look_into)
+        return tell(spark, _tables(ledger, tables), first_day=first_day, last_day=last_day, seen=seen)
 
     told = with_spark(ask)
     if output is not None:
@@ -109,6 +122,15 @@ def _print(told: Report, output: Path | None) -> None:
         typer.echo(f"lost: {row['message_id']} for {row['target']}, diverted at {row['diverted_at']}")
     if output is not None:
         typer.echo(f"The page is {output}.")
+
+
+def _look(spark: Any, primary_name: str) -> Any:
+    """What waits in the backlog queues. Only the variable's name goes into Spark's plans, never its value."""
+    from pairbus.pipeline.reality import waiting_in_backlogs
+
+    access = {"connectionStringEnv": SECONDARY}
+    certificate = os.environ.get("PAIRBUS_CA_FILE")
+    return waiting_in_backlogs(spark, primary_name, access | ({"connectionVerify": certificate} if certificate else {}))
 
 
 def _check_folder(ledger: Path) -> None:
