@@ -126,8 +126,8 @@ class Observers:
         seconds = time.monotonic() - started
         outcome = Outcome.OK if error is None else Outcome.UNKNOWN if in_doubt else Outcome.FAILED
         if self.metrics is not None:
-            label = "ping" if operation is Operation.PING else route.value
-            self.metrics.sent(entity, label, outcome.value, count, seconds)
+            label = "ping" if operation is Operation.PING else route
+            self.metrics.sent(entity, label, outcome, count, seconds)
         if self.ledger is not None:
             self._record(operation, route, entity, message_ids(), seconds, outcome, error, queue, sizes, episode)
 

@@ -11,14 +11,19 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+_NOT_TRACED = contextlib.nullcontext(None)
 
-@contextlib.contextmanager
-def diverted_send(entity: str, count: int) -> Iterator[str | None]:
+
+def diverted_send(entity: str, count: int) -> contextlib.AbstractContextManager[str | None]:
     """A span around the send; yields the trace parent that its messages carry, if there is one."""
     api = _api()
     if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
-        yield None  # not installed, or nobody has asked for traces
-        return
+        return _NOT_TRACED  # not installed, or nobody has asked for traces
+    return _span(api, entity, count)
+
+
+@contextlib.contextmanager
+def _span(api: Any, entity: str, count: int) -> Iterator[str | None]:
     tracer = api.get_tracer("pairbus")
     attributes = {
         "messaging.system": "servicebus",
