@@ -24,7 +24,7 @@ from pairbus.embedded.entities.message import (
 )
 from pairbus.embedded.entities.paths import SubQueue, parse_address
 from pairbus.embedded.entities.payloads import Payloads, Shelf
-from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue, Session
+from pairbus.embedded.entities.queue import FEW, NEVER_MS, MessageQueue, Session
 from pairbus.embedded.entities.registry import Registry
 from pairbus.embedded.entities.routing import Router
 from pairbus.embedded.errors import (
@@ -296,6 +296,8 @@ class Namespace:
         if deadline < NEVER_MS and deadline < self._armed.get(queue.queue_id, NEVER_MS):
             self._armed[queue.queue_id] = deadline
             heapq.heappush(self._deadlines, (deadline, queue.queue_id))
+            if len(self._deadlines) > max(FEW, 2 * len(self._armed)):
+                self._deadlines = sorted((when, queue_id) for queue_id, when in self._armed.items())
 
     def next_deadline(self) -> int:
         return self._deadlines[0][0] if self._deadlines else NEVER_MS

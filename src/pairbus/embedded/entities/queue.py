@@ -6,12 +6,14 @@ Theory of operation
 - A message that may be received stands in exactly one ready heap: the queue's, or its session's. Taking it gives it a
   lock token and takes it off the heap; releasing puts it back at its old place, before younger messages.
 - Time enters as an argument. Locks, expiries and schedules stand in heaps whose stale items are skipped when they come
-  up; `next_deadline` is when something may be due, `due` does it and says what the namespace must carry elsewhere.
+  up, and cleared out when they are the most of it; `next_deadline` is when something may be due, `due` does it and says
+  what the namespace must carry elsewhere.
 - Everything that must survive a restart is written to `changes`. Locks are not: they are gone after a restart.
 """
 
 import heapq
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,11 +21,14 @@ from pairbus.embedded.entities.message import Changes, Entry, State
 from pairbus.embedded.errors import (
     MessageLockLostError,
     MessageNotFoundError,
+    NotAllowedError,
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
 
 NEVER_MS = 1 << 62
+# A list with stale items is cleared out when it is longer than this and twice as long as it need be.
+FEW = 64
 
 
 @dataclass(slots=True)
@@ -91,7 +96,7 @@ class MessageQueue:
         self._expiries: list[tuple[int, int]] = []
         self._schedule: list[tuple[int, int]] = []
         # Sessions that have a ready message, oldest arrival first: where "next available" looks.
-        self._ready_sessions: dict[str, None] = {}
+        self._ready_sessions: OrderedDict[str, None] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<MessageQueue {self.queue_id}: {len(self.entries)} messages, {len(self._locked)} locked>"
@@ -167,10 +172,26 @@ class MessageQueue:
         session = self._known_session(entry)
         if session is not None:
             session.messages -= 1
+            if len(session.ready) > max(FEW, 2 * session.messages):
+                session.ready = sorted({number for number in session.ready if number in self.entries})
             self._forget_if_empty(session)
         self._changes().entry_drops.append((self.queue_id, entry.sequence_number))
-        if len(self._order) > 64 and len(self._order) > 2 * len(self.entries):
-            self._order = list(self.entries)
+        self._clear_out()
+
+    def _clear_out(self) -> None:
+        """Forgets what points to messages that have left: they may have gone long before their deadlines."""
+        entries = self.entries
+        most = max(FEW, 2 * len(entries))
+        if len(self._order) > most:
+            self._order = list(entries)
+        if len(self._ready) > most:
+            self._ready = sorted({number for number in self._ready if number in entries})
+        if len(self._expiries) > most:
+            self._expiries = sorted({item for item in self._expiries if item[1] in entries})
+        if len(self._schedule) > most:
+            self._schedule = sorted(item for item in self._schedule if item[1] in entries)
+        if len(self._lock_ends) > max(FEW, 2 * len(self._locked)):
+            self._lock_ends = sorted((entry.locked_until_ms, token) for token, entry in self._locked.items())
 
     # -- receiving
 
@@ -246,8 +267,11 @@ class MessageQueue:
 
     def renew(self, token: bytes, now: int) -> int:
         entry = self.locked(token, now)
+        if self.requires_session:
+            raise NotAllowedError("A message of a session has no lock of its own: renew the session's.")
         entry.locked_until_ms = now + self.lock_duration_ms
         heapq.heappush(self._lock_ends, (entry.locked_until_ms, token))
+        self._clear_out()
         return entry.locked_until_ms
 
     def release(self, entry: Entry, *, count: bool = True) -> bool:
@@ -266,6 +290,7 @@ class MessageQueue:
             self._make_ready(entry, self._session_of(entry))
             if entry.expires_ms < NEVER_MS:
                 heapq.heappush(self._expiries, (entry.expires_ms, entry.sequence_number))
+        self._clear_out()
         return False
 
     def defer(self, entry: Entry) -> None:
@@ -352,12 +377,12 @@ class MessageQueue:
         return self._first_ready_session() is not None
 
     def _first_ready_session(self) -> Session | None:
-        for session_id in list(self._ready_sessions):
+        while self._ready_sessions:
+            session_id = next(iter(self._ready_sessions))
             session = self.sessions.get(session_id)
-            if session is None or session.holder is not None or not self.has_ready(session):
-                self._ready_sessions.pop(session_id, None)
-                continue
-            return session
+            if session is not None and session.holder is None and self.has_ready(session):
+                return session
+            self._ready_sessions.pop(session_id, None)
         return None
 
     def accept_session(self, session_id: str | None, holder: int, now: int) -> Session | None:
@@ -391,7 +416,16 @@ class MessageQueue:
         session = self.held_session(session_id, now)
         session.locked_until_ms = now + self.lock_duration_ms
         heapq.heappush(self._session_ends, (session.locked_until_ms, session_id))
+        self._clear_out_sessions()
         return session.locked_until_ms
+
+    def _clear_out_sessions(self) -> None:
+        if len(self._session_ends) > max(FEW, 2 * len(self.sessions)):
+            self._session_ends = sorted(
+                (session.locked_until_ms, session.session_id)
+                for session in self.sessions.values()
+                if session.holder is not None
+            )
 
     def release_session(self, session: Session, *, count: bool) -> list[Entry]:
         """Lets the session go; what was held goes back, one delivery older if `count` (the lock ended by itself).
@@ -409,6 +443,7 @@ class MessageQueue:
         if session.ready:
             self._ready_sessions[session.session_id] = None
         self._forget_if_empty(session)
+        self._clear_out_sessions()
         return worn_out
 
     def set_session_state(self, session_id: str, state: bytes | None, now: int) -> None:
