@@ -13,7 +13,9 @@ from pairbus.syphon.outcomes import Carried, Logbook
 from pairbus.syphon.pauses import RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
-from pairbus.syphon.verdicts import SendError, Verdict
+from pairbus.syphon.service import Syphon
+from pairbus.syphon.transport import ReceiverLostError
+from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict
 from pairbus.testing.memory_transport import MemoryTransport
 from pairbus.testing.virtual_time import run_in_virtual_time
 
@@ -329,5 +331,34 @@ def test_deduct_gives_the_time_left_and_dead_letters_what_is_over() -> None:
         assert names(transport) == ["left"]
         assert read_facts(transport.taken["orders"][0]).ttl_ms == pytest.approx(20_000, abs=100)
         assert [reason for _, reason, _ in transport.queue(QUEUE).dead] == ["TTLExpiredException"]
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("refusing", ["secondary", "primary"])
+def test_a_namespace_that_keeps_refusing_our_credential_is_lost_for_good(refusing: str) -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.queue("contoso/x-servicebus-transfer/0").put(backlog("a"), backlog("b", "invoices"))
+        if refusing == "primary":
+            transport.behave = lambda destination, raws: SendError(Verdict.UNAVAILABLE, UNAUTHORIZED, "no right")
+        else:
+            transport.refusal = ReceiverLostError("401", unauthorized=True)
+        lost: list[tuple[str, str]] = []
+        connection = "Endpoint=sb://contoso.example/;SharedAccessKeyName=n;SharedAccessKey=k"
+        syphon = Syphon(
+            connection,
+            connection,
+            queues=[0],
+            transport=lambda *_: transport,
+            on_namespace_lost=lambda *told: lost.append(told),
+        )
+        running = asyncio.ensure_future(syphon.run())
+        await asyncio.sleep(0.5)
+        assert not lost
+        await asyncio.sleep(30)
+        assert {name for name, _ in lost} == {refusing}
+        syphon.stop()
+        await running
 
     run_in_virtual_time(main())

@@ -38,7 +38,7 @@ from pairbus.syphon.namespaces import Namespace, TokenSource
 from pairbus.syphon.outcomes import destination_of
 from pairbus.syphon.stamps import stamps_of
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import SendError, Verdict, judge
+from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge
 
 log = logging.getLogger(__name__)
 
@@ -370,10 +370,11 @@ def _dead(letter: DeadLetter) -> Rejected:
 
 
 def _lost(error: Exception) -> ReceiverLostError:
-    missing = isinstance(error, TokenRefusedError) and error.status == 404
-    if isinstance(error, AmqpClientError) and error.condition == "amqp:not-found":
-        missing = True
-    return ReceiverLostError(f"{type(error).__name__}: {error}", missing=missing)
+    condition = error.condition if isinstance(error, AmqpClientError) else ""
+    missing = condition == "amqp:not-found" or (isinstance(error, TokenRefusedError) and error.status == 404)
+    return ReceiverLostError(
+        f"{type(error).__name__}: {error}", missing=missing, unauthorized=condition == UNAUTHORIZED and not missing
+    )
 
 
 async def _end(connection: ClientConnection, keeping: asyncio.Task[None] | None) -> None:

@@ -69,6 +69,7 @@ def start_in_process(paired: Any) -> InProcessSyphon:
     """Start the syphon of a paired client, sync or aio; the paired client closes it."""
     options = paired.options
     primary, secondary = Namespace.of(paired.primary), Namespace.of(paired.secondary)
+    watch = PairWatch(paired)
     syphon = Syphon(
         primary,
         secondary,
@@ -79,7 +80,9 @@ def start_in_process(paired: Any) -> InProcessSyphon:
         retry_interval=options.syphon_retry_interval,
         send_timeout=options.send_timeout,
         ledger=options.ledger,
+        on_namespace_lost=watch.failed,
     )
-    running = InProcessSyphon(syphon, PairWatch(paired, syphon.stop))
+    watch.stop_syphon = syphon.stop
+    running = InProcessSyphon(syphon, watch)
     running.start()
     return running

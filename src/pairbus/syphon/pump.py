@@ -23,7 +23,7 @@ from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
 from pairbus.syphon.rules import PEEK_AT_MOST, PumpRules
 from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, Receiver, ReceiverLostError, Transport
-from pairbus.syphon.verdicts import SendError, Verdict
+from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ class PumpOptions:
     send_timeout: float = 60.0
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     draw: Callable[[], float] = random.random
+    on_refused: Callable[[], None] | None = None
+    """Told when a namespace did not accept our credential."""
 
 
 class Pump:
@@ -62,6 +64,8 @@ class Pump:
         self.queue = queue
         self.logbook = logbook
         self.missing = False
+        self.refusals = 0
+        """How often in a row the secondary did not accept our credential."""
         self.last_error: str | None = None
         self.drained = False
         self._transport = transport
@@ -121,7 +125,7 @@ class Pump:
             while not self._finished():
                 try:
                     self._receiver = await self._transport.open_receiver(self.queue)
-                    self.missing, self._pause, self._failure = False, None, None
+                    self.missing, self.refusals, self._pause, self._failure = False, 0, None, None
                     await self._carry(self._receiver)
                 except ReceiverLostError as error:
                     await self._lost(error)
@@ -138,6 +142,9 @@ class Pump:
         self.logbook.counts.failures += 1
         self.last_error = str(error)
         self.missing = error.missing
+        self.refusals = self.refusals + 1 if error.unauthorized else 0
+        if error.unauthorized and self._options.on_refused is not None:
+            self._options.on_refused()
         self._stop_receiving()
         self.planner.lost_receiver()
         receiver, self._receiver = self._receiver, None
@@ -289,6 +296,8 @@ class Pump:
             self.last_error = f"{send.destination}: {error}"
         self.logbook.sent(send.destination, send.items, error, now - began)
         self.planner.sent(send, error, now, self._options.draw())
+        if error is not None and error.condition == UNAUTHORIZED and self._options.on_refused is not None:
+            self._options.on_refused()
         self._note_share()
 
     async def _complete(self, action: Complete, receiver: Receiver) -> None:

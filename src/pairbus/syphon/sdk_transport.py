@@ -22,6 +22,8 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
     ServiceBusCommunicationError,
     ServiceBusConnectionError,
     ServiceBusError,
@@ -33,11 +35,12 @@ from pairbus.syphon.deliveries import DeadLetter, Delivery
 from pairbus.syphon.locks import renew_after
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import SendError, Verdict, judge
+from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge
 
 _OPEN_SECONDS = 30.0
 _ALONE_BYTES = 255_000
 _SENDERS_AT_MOST = 200
+_UNAUTHORIZED = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 _LOCK_GONE = (MessageLockLostError, MessageAlreadySettled, MessageNotFoundError)
 
 
@@ -261,7 +264,8 @@ def _outgoing(raws: Sequence[bytes], sender: ServiceBusSender) -> Any:
 
 def _lost(error: BaseException) -> ReceiverLostError:
     missing = isinstance(error, MessagingEntityNotFoundError) or _token_status(error) == 404
-    return ReceiverLostError(f"{type(error).__name__}: {error}", missing=missing)
+    unauthorized = isinstance(error, _UNAUTHORIZED) and not missing
+    return ReceiverLostError(f"{type(error).__name__}: {error}", missing=missing, unauthorized=unauthorized)
 
 
 def _token_status(error: BaseException) -> int | None:
@@ -269,7 +273,7 @@ def _token_status(error: BaseException) -> int | None:
 
 
 def _send_error(error: ServiceBusError) -> SendError:
-    condition = describe(error).condition
+    condition = UNAUTHORIZED if isinstance(error, _UNAUTHORIZED) else describe(error).condition
     # The service turns away the token for an entity that does not exist, and the SDK takes that for a wrong token.
     if isinstance(error, MessagingEntityNotFoundError) or _token_status(error) == 404:
         verdict = Verdict.MISSING

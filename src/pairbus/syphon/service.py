@@ -31,12 +31,14 @@ from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.transport import Transport
+from pairbus.syphon.verdicts import UNAUTHORIZED
 
 log = logging.getLogger(__name__)
 
 TransportKind = Literal["amqp", "sdk"]
 MakeTransport = Callable[[Namespace, Namespace], Transport]
 LONGEST_DESTINATION_PAUSE_SECONDS = 120.0
+REFUSALS_FOR_GOOD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class Syphon:
 
     `primary` and `secondary` are connection strings or `Namespace`s. `queues` are the numbers of the backlog queues.
     `rate` limits the messages a second of all pumps together. `on_carried` is told what became of each message.
+    `on_namespace_lost` is told ("primary" or "secondary", and the cause) when one of them has refused our credential
+    again and again wherever it was needed: that does not pass by itself.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Syphon:
         rate: float | None = None,
         ledger: LedgerWriter | Path | str | None = None,
         on_carried: OnCarried | None = None,
+        on_namespace_lost: Callable[[str, str], None] | None = None,
         connection_verify: str | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -138,7 +143,9 @@ class Syphon:
             retry_interval=retry_interval,
             send_timeout=send_timeout,
             now_ms=now_ms,
+            on_refused=self._refused,
         )
+        self._on_namespace_lost = on_namespace_lost
         self._pumps: dict[str, Pump] = {}
         self._running = False
         self._stopping = False
@@ -200,6 +207,19 @@ class Syphon:
                 await asyncio.sleep(self._options.retry_interval)
             else:
                 return
+
+    def _refused(self) -> None:
+        pumps = list(self._pumps.values())
+        lanes = [lane for pump in pumps for lane in pump.planner.lanes.values() if lane.waiting or lane.held]
+        pauses = [lane.pause for lane in lanes]
+        if all(pump.refusals >= REFUSALS_FOR_GOOD for pump in pumps):
+            lost, cause = "secondary", pumps[0].last_error
+        elif pauses and all(one and one.failures >= REFUSALS_FOR_GOOD and UNAUTHORIZED in one.cause for one in pauses):
+            lost, cause = "primary", pauses[0].cause if pauses[0] is not None else None
+        else:
+            return
+        if self._on_namespace_lost is not None:
+            self._on_namespace_lost(lost, cause or "it refused our credential")
 
     async def extra_queues(self) -> list[str]:
         """Backlog queues of this primary that exist in the secondary and were not named."""

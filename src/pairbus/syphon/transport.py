@@ -19,11 +19,15 @@ LONG_RECEIVE_SECONDS = 15 * 60.0
 
 
 class ReceiverLostError(Exception):
-    """The backlog queue cannot be received from any more. `missing`: it does not exist."""
+    """The backlog queue cannot be received from any more.
 
-    def __init__(self, cause: str, *, missing: bool = False) -> None:
+    `missing`: it does not exist. `unauthorized`: the secondary does not accept our credential.
+    """
+
+    def __init__(self, cause: str, *, missing: bool = False, unauthorized: bool = False) -> None:
         super().__init__(cause)
         self.missing = missing
+        self.unauthorized = unauthorized
 
 
 class Receiver(Protocol):

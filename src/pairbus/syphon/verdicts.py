@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+UNAUTHORIZED = "amqp:unauthorized-access"
+
 
 class Verdict(StrEnum):
     REFUSED = "refused"

@@ -29,9 +29,9 @@ _ENTRANCES = (
 class PairWatch:
     """Notices the end of either client of a paired client and sees to the other."""
 
-    def __init__(self, paired: Any, stop_syphon: Callable[[], None], patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, paired: Any, patience: float = PATIENCE_SECONDS) -> None:
         self._paired = paired
-        self._stop_syphon = stop_syphon
+        self.stop_syphon: Callable[[], None] = lambda: None
         self._patience = patience
         self._clients = {"primary": paired.primary, "secondary": paired.secondary}
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class PairWatch:
                 self._timer.start()
             elif self._timer is not None:
                 self._timer.cancel()
-        self._stop_syphon()
+        self.stop_syphon()
 
     def _listening(self, name: str, close: Callable[[], Any]) -> Callable[[], Any]:
         if inspect.iscoroutinefunction(close):

@@ -59,6 +59,7 @@ class MemoryTransport:
         self.taken: dict[str, list[bytes]] = {}
         self.calls: Counter[str] = Counter()
         self.answers = True
+        self.refusal: ReceiverLostError | None = None
         self.behave: Callable[[str, Sequence[bytes]], SendError | float | None] = lambda destination, raws: None
         self.send_seconds = send_seconds
         self._lock_seconds = lock_seconds
@@ -71,6 +72,8 @@ class MemoryTransport:
     async def open_receiver(self, queue: str) -> MemoryReceiver:
         self.calls["open"] += 1
         await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
         return MemoryReceiver(self, self.queue(queue))
 
     async def send(self, destination: str, raws: Sequence[bytes]) -> None:
