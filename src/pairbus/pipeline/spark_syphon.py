@@ -27,6 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 from azure.core.exceptions import AzureError, ResourceNotFoundError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -225,7 +226,7 @@ class _Job:
             try:
                 tasks = self._spark.range(0, len(waiting), 1, len(waiting))
                 rows = tasks.mapInArrow(work, RESULT).collect()
-            except PySparkException as error:
+            except (PySparkException, Py4JError) as error:
                 # A task failed too often, or its executor was lost. The queues know how far it was.
                 self.report.failures += 1
                 self.report.last_error = _first_line(error)
