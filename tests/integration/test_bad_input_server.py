@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -234,6 +235,28 @@ def test_thousands_of_links_on_one_connection(server: EmbeddedNamespace) -> None
         connection.engine.abort()
 
     asyncio.run(run())
+
+
+def test_messages_that_never_end_are_not_collected_without_end(server: EmbeddedNamespace) -> None:
+    """Two hundred links, a message begun on each, megabytes of it, without ever proving who one is."""
+    memory = Memory(server)
+    links = range(200)
+    heard = bytearray()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_SECONDS) as connection:
+        connection.sendall(AMQP_HEADER + OPEN + BEGIN + b"".join(_attach(f"l{n}", n, "$cbs") for n in links))
+        while b"l199" not in heard:
+            heard += connection.recv(1 << 20)
+        with suppress(ConnectionError):
+            for number in links:
+                start = [UInt(number), UInt(number), b"%d" % number, UInt(0), False, True]
+                for _ in range(15):
+                    connection.sendall(_frame(0x14, start, b"x" * 60_000))
+                    if select.select([connection], [], [], 0)[0]:
+                        heard += connection.recv(1 << 20)
+                if b"amqp:resource-limit-exceeded" in heard:
+                    break
+    assert b"amqp:resource-limit-exceeded" in heard
+    assert memory.growth() < 80
 
 
 def test_oversized_messages_and_batches_are_refused_and_the_link_goes_on(server: EmbeddedNamespace) -> None:

@@ -17,6 +17,7 @@ class EngineLimits:
     max_sessions: int = 256
     max_links: int = 2_048
     max_message: int = 1_100_000
+    max_unfinished: int = 32 << 20
     write_buffer: int = 1 << 20
     session_window: int = 8 << 20
     idle_timeout: float = 240.0

@@ -50,6 +50,7 @@ class Engine(asyncio.Protocol):
         self.owner = owner
         self.limits = limits
         self.lost = False
+        self.unfinished_bytes = 0
         self._server = server
         self._socket: asyncio.Transport | None = None
         self._sasl: SaslExchange | None = SaslExchange(server=server, login=login)
@@ -332,6 +333,8 @@ class Engine(asyncio.Protocol):
         raw = link.read(pending) if pending else b""
         if lib.pn_delivery_partial(impl):
             link.keep_partial(raw, self.limits.max_message)
+            if self.unfinished_bytes > max(self.limits.max_unfinished, 2 * self.limits.max_message):
+                self._cut_hoarder()
             return
         lib.pn_link_advance(link.impl)
         message_format = link.formats.popleft() if link.formats else 0
@@ -344,6 +347,13 @@ class Engine(asyncio.Protocol):
                 return
             raw = whole
         self.owner.message_received(link, delivery, raw, message_format)
+
+    def _cut_hoarder(self) -> None:
+        """The peer began many messages and finished few."""
+        if self._error is None:
+            held = self.unfinished_bytes
+            self.close(AmqpError("amqp:resource-limit-exceeded", f"{held} bytes of unfinished messages are too many"))
+            self.hold_reading()
 
     def _on_connection_open(self, event: Any) -> None:
         if self._open_timer is not None:

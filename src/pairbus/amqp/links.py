@@ -280,9 +280,11 @@ class Link:
         """Part of a message. Beyond the limit only its size is counted."""
         self.partial_size += len(raw)
         if self.partial_size > limit:
+            self._let_parts_go()
             self._partial = None
         elif self._partial is not None and raw:
             self._partial.append(raw)
+            self.engine.unfinished_bytes += len(raw)
 
     def take_partial(self, last: bytes) -> bytes | None:
         parts = self._partial
@@ -290,8 +292,13 @@ class Link:
         return b"".join((*parts, last)) if parts is not None else None
 
     def drop_partial(self) -> None:
+        self._let_parts_go()
         self._partial = []
         self.partial_size = 0
+
+    def _let_parts_go(self) -> None:
+        if self._partial:
+            self.engine.unfinished_bytes -= sum(map(len, self._partial))
 
     # --- sending ------------------------------------------------------------------------------------------
 
