@@ -117,7 +117,7 @@ def test_a_hanging_backlog_queue_leaves_time_for_another(pair: EmbeddedPair, she
         sender = client.get_queue_sender(queue)
         sender.send_messages(ServiceBusMessage("1"))
         pair.secondary.fault("hang", entity=sender.backlog_queue)
-        sender.send_messages(ServiceBusMessage("2"), timeout=6)
+        sender.send_messages(ServiceBusMessage("2"), timeout=12)
         pair.secondary.clear_faults()
         assert sorted(backlog_bodies(client, pair)) == ["1", "2"]
 
@@ -285,7 +285,7 @@ def test_a_reserved_property_is_refused_before_anything_is_sent(pair: EmbeddedPa
 
 
 def test_a_batch_can_be_made_while_the_primary_is_out_of_reach(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
-    with paired(pair, shell, failover_interval=0, send_timeout=4, primary_name=queue) as client:
+    with paired(pair, shell, failover_interval=0, send_timeout=6, primary_name=queue) as client:
         pair.primary.fault("hang")
         sender = client.get_queue_sender(queue)
         batch = sender.create_message_batch()

@@ -57,7 +57,7 @@ def shell(request: pytest.FixtureRequest) -> Shell:
 @pytest.fixture(scope="module", params=get_args(Shell))
 def client(request: pytest.FixtureRequest, pair: EmbeddedPair) -> Iterator[Any]:
     """One client for all tests of a shell that need no options of their own."""
-    with paired(pair, request.param, failover_interval=0, ping_primary_interval=1800, send_timeout=3) as shared:
+    with paired(pair, request.param, failover_interval=0, ping_primary_interval=1800, send_timeout=5) as shared:
         yield shared
 
 
@@ -137,7 +137,7 @@ def test_one_entity_says_nothing_about_its_neighbour(pair: EmbeddedPair, shell: 
     other = f"{queue}-other"
     with pair.primary.admin() as admin:
         admin.create_queue(other)
-    with paired(pair, shell, failover_interval=0, send_timeout=3, primary_name=queue) as client:
+    with paired(pair, shell, failover_interval=0, send_timeout=6, primary_name=queue) as client:
         pair.primary.fault("refuse", entity=queue)
         client.get_queue_sender(queue).send_messages(ServiceBusMessage("diverted"))
         client.get_queue_sender(other).send_messages(ServiceBusMessage("direct"))
@@ -184,7 +184,7 @@ def test_topics_and_session_queues_fail_over_as_queues_do(pair: EmbeddedPair, sh
         admin.create_subscription(topic, "all")
         admin.create_queue(sessions, requires_session=True)
     with paired(
-        pair, shell, failover_interval=0, ping_primary_interval=1, send_timeout=3, primary_name=queue
+        pair, shell, failover_interval=0, ping_primary_interval=1, send_timeout=6, primary_name=queue
     ) as client:
         to_topic, to_sessions = client.get_topic_sender(topic), client.get_queue_sender(sessions)
         pair.primary.fault("refuse")

@@ -168,7 +168,7 @@ def test_a_server_that_accepts_connections_and_says_nothing_holds_nobody(tmp_pat
         pair.primary.stop()
         silent.bind(("127.0.0.1", port))
         silent.listen(50)
-        with paired(pair, shell, failover_interval=0, send_timeout=2, retry_total=1) as client:
+        with paired(pair, shell, failover_interval=0, send_timeout=5, retry_total=1) as client:
             with client.get_queue_sender("orders") as sender:
                 sender.send_messages(ServiceBusMessage("one"))
                 sender.send_messages([ServiceBusMessage("two"), ServiceBusMessage("three")])

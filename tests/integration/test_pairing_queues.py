@@ -86,6 +86,22 @@ def test_queues_that_exist_are_found_and_not_touched(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def test_each_queue_takes_two_round_trips_to_create_and_one_to_find(
+    pair: EmbeddedPair, shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, count = f"trips-{shell}", 4
+
+    def requests() -> int:
+        return sum(record.getMessage().count("Request URL:") for record in caplog.records)
+
+    with caplog.at_level(logging.INFO, "azure.core.pipeline.policies.http_logging_policy"):
+        with paired(pair, shell, primary_name=name, backlog_queue_count=count):
+            assert requests() == 2 * count
+        caplog.clear()
+        with paired(pair, shell, primary_name=name, backlog_queue_count=count):
+            assert requests() == count
+
+
 def test_two_applications_with_different_counts_share_the_namespaces(pair: EmbeddedPair, shell: Shell) -> None:
     name = f"shared-{shell}"
     with pair.primary.admin() as admin:

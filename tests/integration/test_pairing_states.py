@@ -228,7 +228,7 @@ def test_one_sender_used_by_many_threads_or_tasks_at_once(pair: EmbeddedPair, sh
 def test_those_who_wait_for_their_turn_are_diverted_when_the_entity_fails_over(
     pair: EmbeddedPair, shell: Shell, queue: str
 ) -> None:
-    with paired(pair, shell, failover_interval=0, send_timeout=4, primary_name=queue) as client:
+    with paired(pair, shell, failover_interval=0, send_timeout=6, primary_name=queue) as client:
         sender = client.get_queue_sender(queue)
         pair.primary.fault("hang", entity=queue)
         all_send([sender] * 10, "waiting")  # one hangs for its timeout, the others need not
@@ -257,7 +257,7 @@ def test_a_callers_timeout_leaves_time_for_the_backlog(pair: EmbeddedPair, shell
     with paired(pair, shell, failover_interval=0, primary_name=queue) as client:
         sender = client.get_queue_sender(queue)
         pair.primary.fault("hang", entity=queue)
-        sender.send_messages(ServiceBusMessage("in time"), timeout=6)
+        sender.send_messages(ServiceBusMessage("in time"), timeout=10)
         assert backlog_bodies(client, pair) == ["in time"]
 
 
@@ -275,7 +275,7 @@ def test_a_message_in_doubt_keeps_its_id_and_is_delivered_once_where_duplicates_
     from pairbus.amqp.sections import read_facts
     from pairbus.testing.pairing import backlog_raws, raws
 
-    with paired(pair, shell, failover_interval=0, send_timeout=2, primary_name=queue) as client:
+    with paired(pair, shell, failover_interval=0, send_timeout=5, primary_name=queue) as client:
         pair.primary.fault("accept-then-fail", entity=queue)
         client.get_queue_sender(queue).send_messages(ServiceBusMessage("in doubt"))
         (stored,), (diverted,) = raws(pair.primary, queue), backlog_raws(client, pair)
