@@ -49,6 +49,8 @@ IDLE_SECONDS = 1.0
 """Spark asks an idle stream for news every few milliseconds; the namespace is asked this often."""
 PATTERN_SECONDS = 5.0
 """How long the names that a pattern stands for are taken for known."""
+PARTITIONED_FROM = 1 << 48
+"""A partitioned entity writes the partition into the upper 16 bits of its sequence numbers."""
 
 
 @dataclass
@@ -145,6 +147,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not position.parts:
                 self._check_low_numbers(wire, entity, position)
             return replace(position, parts=(), missing=missing)
+        if seen.runs.last >= PARTITIONED_FROM:
+            raise RuntimeError(
+                f"{entity!r} is a partitioned entity (sequence number {seen.runs.last}): its numbers are not in order of "
+                "arrival, so it cannot be streamed. Read it in batches, or forward it to an entity without partitions."
+            )
         return Position(
             seen.runs.last + 1,
             max(seen.until_ms, position.until_ms),
