@@ -149,8 +149,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return replace(position, parts=(), missing=missing)
         if seen.runs.last >= PARTITIONED_FROM:
             raise RuntimeError(
-                f"{entity!r} is a partitioned entity (sequence number {seen.runs.last}): its numbers are not in order of "
-                "arrival, so it cannot be streamed. Read it in batches, or forward it to an entity without partitions."
+                f"{entity!r} is a partitioned entity (sequence number {seen.runs.last}): its numbers are not in order "
+                "of arrival, so it cannot be streamed. Read it in batches, or forward it to an entity without partitions."
             )
         return Position(
             seen.runs.last + 1,

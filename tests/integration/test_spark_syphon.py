@@ -1,0 +1,142 @@
+"""The syphon as a Spark job in local mode: drains, records, and survives the loss of those who do the work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from pairbus import envelope
+from pairbus.ledger import Operation, Outcome, Record, closed_files
+from pairbus.pipeline.servicebus.options import Access
+from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon
+from pairbus.testing import EmbeddedPair, embedded_pair
+from pairbus.testing.backlogs import make_backlog, take_from
+from pairbus.testing.flooding import flood
+from pairbus.testing.raw import raw_message
+
+QUEUES = 3
+LOCK_SECONDS = 6
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
+    with embedded_pair(tmp_path, process=True) as started:
+        with started.primary.admin() as admin:
+            admin.create_queue("orders", requires_duplicate_detection=True)
+            admin.create_queue("invoices")
+        make_backlog(started.secondary, "contoso", QUEUES, lock_duration=f"PT{LOCK_SECONDS}S")
+        yield started
+
+
+def fill(pair: EmbeddedPair, number: int, count: int, destination: str = "orders") -> None:
+    queue = f"contoso/x-servicebus-transfer/{number}"
+
+    def make(index: int) -> bytes:
+        return envelope.to_backlog(raw_message(f"{number}-{destination}-{index}", b"x" * 500), destination)
+
+    flood(pair.secondary, queue, count, make=make)
+
+
+def active(pair: EmbeddedPair, name: str) -> int:
+    with pair.primary.admin() as admin:
+        return admin.get_queue_runtime_properties(name).active_message_count or 0
+
+
+def carry(
+    spark: SparkSession, pair: EmbeddedPair, ledger: Path | None = None, queues: range = range(QUEUES)
+) -> SparkSyphonReport:
+    return run_spark_syphon(
+        Access(None, pair.primary.ca_file, pair.primary.connection_string),
+        Access(None, pair.secondary.ca_file, pair.secondary.connection_string),
+        spark=spark,
+        once=True,
+        primary_name="contoso",
+        queues=queues,
+        ledger=ledger,
+    )
+
+
+def records(folder: Path) -> list[Record]:
+    import msgspec
+
+    decoder = msgspec.json.Decoder(Record)
+    return [decoder.decode(line) for path in closed_files(folder) for line in path.read_bytes().splitlines()]
+
+
+def test_it_drains_every_queue_in_order_and_records_each_message(
+    spark: SparkSession, pair: EmbeddedPair, tmp_path: Path
+) -> None:
+    fill(pair, 0, 700)
+    fill(pair, 1, 300)
+    fill(pair, 1, 200, "invoices")
+    fill(pair, 2, 5, "nowhere")
+    report = carry(spark, pair, tmp_path / "ledger")
+    assert (report.restored, report.dead_lettered) == (1200, 5)
+    assert not any(report.left.values())
+    invoices = [message.message_id for message in take_from(pair.primary, "invoices", 200)]
+    assert invoices == [f"1-invoices-{index}" for index in range(200)]
+    assert active(pair, "orders") == 1000
+    told = records(tmp_path / "ledger")
+    restored = [one.message_id for one in told if one.operation is Operation.RESTORE and one.outcome is Outcome.OK]
+    assert len(restored) == len(set(restored)) == 1200
+    assert sum(one.operation is Operation.DEAD_LETTER for one in told) == 5
+
+
+def test_progress_is_told_and_an_empty_backlog_is_nothing(spark: SparkSession, pair: EmbeddedPair) -> None:
+    report = carry(spark, pair)
+    assert (report.rounds, report.restored, report.left) == (
+        0,
+        0,
+        {f"contoso/x-servicebus-transfer/{number}": 0 for number in range(QUEUES)},
+    )
+    assert carry(spark, pair, queues=range(7, 9)).left == {}
+
+
+def workers() -> list[psutil.Process]:
+    """The Python processes that work for this process's Spark."""
+    daemons = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark.daemon" in one.cmdline():
+                daemons.append(one)
+    pids = {one.pid for one in daemons}
+    return [one for one in daemons if one.ppid() in pids]
+
+
+def test_killed_workers_lose_nothing(spark: SparkSession, pair: EmbeddedPair, tmp_path: Path) -> None:
+    for number in range(QUEUES):
+        fill(pair, number, 3000)
+    reports: list[SparkSyphonReport] = []
+    runner = threading.Thread(target=lambda: reports.append(carry(spark, pair, tmp_path / "ledger")))
+    runner.start()
+    deadline = time.monotonic() + 120
+    while active(pair, "orders") < 200:
+        assert runner.is_alive()
+        assert time.monotonic() < deadline
+    killed = workers()
+    assert killed
+    for one in killed:
+        with suppress(psutil.Error):
+            one.kill()
+    runner.join(200)
+    assert not runner.is_alive()
+    (report,) = reports
+    assert report.failures >= 1
+    assert not any(report.left.values())
+    # Duplicate detection removed what was sent twice; nothing is missing.
+    assert active(pair, "orders") == QUEUES * 3000
+    ids = {message.message_id for message in take_from(pair.primary, "orders", QUEUES * 3000)}
+    assert ids == {f"{number}-orders-{index}" for number in range(QUEUES) for index in range(3000)}
+
+
+def test_a_namespace_that_does_not_answer_is_an_error(spark: SparkSession, pair: EmbeddedPair) -> None:
+    pair.secondary.stop()
+    with pytest.raises(SparkSyphonError, match=r"contoso/x-servicebus-transfer/0.*could not be found out"):
+        carry(spark, pair)
