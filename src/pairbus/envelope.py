@@ -21,7 +21,7 @@ On the way out (`to_backlog`)
 On the way home (`read`, `restore`)
 - What the backlog's broker added (its annotations, the delivery count, delivery annotations) is taken off,
   the aliases become properties again and disappear.
-- Aliases of older clients are understood: see `_time_to_live_ms` and `_scheduled_ms`.
+- Aliases of older clients are understood: see `alias_times`.
 - A message that lacks its destination, or has an alias nobody can read, raises an `EnvelopeError`: the
   syphon dead-letters it with that text.
 
@@ -35,22 +35,19 @@ and parts without their siblings are never delivered.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from pairbus.alias_times import SCHEDULED_TIME, TIME_TO_LIVE, scheduled_ms, time_to_live_ms
 from pairbus.amqp.decoding import decode, skip
 from pairbus.amqp.encoding import encode
 from pairbus.amqp.sections import Sections
-from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol, Timestamp, UInt
+from pairbus.amqp.types import AmqpDecodeError, Int, Symbol, Timestamp, UInt
 from pairbus.errors import AliasError, DestinationMissingError, PartError
 
 PATH = "x-ms-path"
 SESSION_ID = "x-ms-sessionid"
-TIME_TO_LIVE = "x-ms-timetolive"
-SCHEDULED_TIME = "x-ms-scheduledenqueuetimeutc"
 PART_OF = "x-pairbus-part-of"
 PART = "x-pairbus-part"
 PARTS = "x-pairbus-parts"
@@ -83,9 +80,6 @@ _BROKER_ANNOTATIONS = frozenset(
 _MESSAGE_ID, _ABSOLUTE_EXPIRY, _GROUP_ID, _PROPERTY_COUNT = 0, 8, 10, 13
 _TTL, _DELIVERY_COUNT, _HEADER_COUNT = 2, 4, 5
 _MAX_TTL_MS = 0xFFFFFFFF
-_TICKS_PER_MS = 10_000
-_TICKS_AT_UNIX_EPOCH = 621_355_968_000_000_000
-_SECONDS_BELOW = 100_000_000_000
 _CODES = {"header": 0x70, "annotations": 0x72, "properties": 0x73, "application": 0x74}
 
 
@@ -187,7 +181,7 @@ def aged(backlog_form: bytes, by_ms: int) -> bytes:
     Its alias of the time to live shrinks.
     """
     parts = Sections.split(backlog_form)
-    time_to_live = _time_to_live_ms(_map(parts.application_properties).get(TIME_TO_LIVE))
+    time_to_live = time_to_live_ms(_map(parts.application_properties).get(TIME_TO_LIVE))
     if time_to_live is None or by_ms <= 0:
         return backlog_form
     application = _edited(
@@ -252,8 +246,8 @@ def read(raw: bytes) -> BacklogMessage:
     return BacklogMessage(
         destination,
         session_id=_session_id(found.get(SESSION_ID)),
-        time_to_live_ms=_time_to_live_ms(found.get(TIME_TO_LIVE)),
-        scheduled_ms=_scheduled_ms(found.get(SCHEDULED_TIME)),
+        time_to_live_ms=time_to_live_ms(found.get(TIME_TO_LIVE)),
+        scheduled_ms=scheduled_ms(found.get(SCHEDULED_TIME)),
         enqueued_ms=int(enqueued) if isinstance(enqueued, int) else None,
         trace_parent=trace_parent if isinstance(trace_parent, str) else None,
     )
@@ -366,89 +360,6 @@ def _session_id(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return None if value is None else str(value)
     raise AliasError(SESSION_ID, value, "a string")
-
-
-def _time_to_live_ms(value: Any) -> int | None:
-    """Milliseconds of a time to live alias.
-
-    A long is ours: milliseconds. Older clients left a .NET time span (a described type whose value counts
-    ticks of 100 ns), any other number in seconds, or a duration as text (ISO 8601, or .NET's d.hh:mm:ss).
-    """
-    milliseconds: int | None = None
-    match value:
-        case None:
-            return None
-        case bool():
-            pass
-        case Described(descriptor="com.microsoft:timespan", value=int() as ticks):
-            milliseconds = ticks // _TICKS_PER_MS
-        case int() if type(value) is int:
-            milliseconds = value
-        case int() | float() if not isinstance(value, Timestamp) and value == value:
-            milliseconds = _whole(float(value) * 1000)
-        case str():
-            milliseconds = _duration_ms(value)
-    if milliseconds is None or milliseconds < 0:
-        raise AliasError(
-            TIME_TO_LIVE, value, "milliseconds as a long, seconds as another number, a time span or ISO 8601"
-        )
-    return milliseconds
-
-
-def _scheduled_ms(value: Any) -> int | None:
-    """Milliseconds since the Unix epoch of a scheduled time alias.
-
-    A timestamp is ours. Older clients left a .NET date (a described type that counts ticks of 100 ns from
-    the year 1), a number of seconds since the epoch (milliseconds if it could not be seconds), or ISO 8601.
-    """
-    milliseconds: int | None = None
-    match value:
-        case None:
-            return None
-        case bool():
-            pass
-        case Timestamp():
-            milliseconds = int(value)
-        case Described(descriptor="com.microsoft:datetime-offset", value=int() as ticks):
-            milliseconds = (ticks - _TICKS_AT_UNIX_EPOCH) // _TICKS_PER_MS
-        case int() | float() if value == value:
-            milliseconds = _whole(float(value) * 1000 if abs(value) < _SECONDS_BELOW else float(value))
-        case str():
-            milliseconds = _instant_ms(value)
-    if milliseconds is None:
-        raise AliasError(SCHEDULED_TIME, value, "a timestamp, seconds since 1970 as a number, or ISO 8601")
-    return milliseconds
-
-
-def _whole(milliseconds: float) -> int | None:
-    return round(milliseconds) if abs(milliseconds) < 2**63 else None
-
-
-_ISO_DURATION = re.compile(
-    r"P(?:(?P<days>\d+(?:\.\d+)?)D)?"
-    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
-_NET_DURATION = re.compile(
-    r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{2})(?::(?P<seconds>\d{2}(?:\.\d+)?))?"
-)
-
-
-def _duration_ms(text: str) -> int | None:
-    found = _ISO_DURATION.fullmatch(text) or _NET_DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
-        return None
-    weights = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
-    return sum(round(float(found[unit]) * weight) for unit, weight in weights if found[unit])
-
-
-def _instant_ms(text: str) -> int | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def _fields(section: bytes, count: int) -> list[Any]:

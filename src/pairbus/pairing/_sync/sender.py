@@ -92,9 +92,10 @@ class PairedServiceBusSender(ServiceBusSender):
             except NotWantedError:
                 pass
             except (AzureError, OSError) as error:
-                if self._verdict(error) is Verdict.DOES_NOT_COUNT:
+                judged = self._verdict(error)
+                if judged is Verdict.DOES_NOT_COUNT:
                     raise
-                if self._verdict(error) is Verdict.COUNTS:
+                if judged is Verdict.COUNTS:
                     self._entity.tell(Event(EventKind.SEND_FAILED, _cause(error), era))
         return self
 
@@ -216,7 +217,7 @@ class PairedServiceBusSender(ServiceBusSender):
             except NotWantedError:
                 pass
             except (AzureError, OSError) as error:
-                self._after_failure(error, era)
+                self._after_failure(error, self._verdict(error), era)
             limit = sdk.batch_limit(self._primary.sender)
         if not limit:
             limit = self._backlog.limit_bytes(runtime.now() + self._send_timeout)
@@ -256,13 +257,14 @@ class PairedServiceBusSender(ServiceBusSender):
                 break
             except (AzureError, OSError, ValueError, TypeError) as error:
                 self._observe(operation, outgoing, started, error)
-                if self._verdict(error) is Verdict.BUSY:
+                judged = self._verdict(error)
+                if judged is Verdict.BUSY:
                     if runtime.now() + BUSY_PAUSE_SECONDS >= deadline:
                         raise
                     runtime.Wake().wait(BUSY_PAUSE_SECONDS)
                     continue
                 primary_error = error
-                self._after_failure(error, era)
+                self._after_failure(error, judged, era)
                 break
             if machine.state is not EntityState.HEALTHY:
                 entity.tell(Event(EventKind.SEND_SUCCEEDED, era=era))
@@ -276,9 +278,9 @@ class PairedServiceBusSender(ServiceBusSender):
         self._divert(outgoing, deadline, primary_error)
         return diverted()
 
-    def _after_failure(self, error: BaseException, era: int) -> None:
+    def _after_failure(self, error: BaseException, judged: Verdict, era: int) -> None:
         """Tell the entity; raise the error unless the message is to be diverted."""
-        if self._verdict(error) is not Verdict.COUNTS:
+        if judged is not Verdict.COUNTS:
             raise error
         if not self._entity.tell(Event(EventKind.SEND_FAILED, _cause(error), era)).divert:
             raise error
