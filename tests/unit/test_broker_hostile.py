@@ -4,14 +4,15 @@ import asyncio
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pairbus.amqp.types import Symbol, ULong, encode
-from pairbus.embedded.broker import Broker, Delivery
-from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.embedded.entities.message import Complete, DeadLetter
+from pairbus.embedded.broker import Broker, Delivery, ReceiveMode
+from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter
 from pairbus.embedded.errors import BrokerError, InvalidError, MessageLockLostError, NotAllowedError
 from pairbus.embedded.store import Store
 from pairbus.testing import ManualClock
@@ -217,5 +218,74 @@ def test_a_transaction_takes_no_outcome_that_could_not_be_applied(tmp_path: Path
         txn = broker.begin_transaction()
         with pytest.raises(NotAllowedError):
             await settle(broker, "q/$DeadLetterQueue", dead, DeadLetter(), txn)
+
+    run(test, tmp_path)
+
+
+def test_a_topic_whose_subscriptions_forward_to_it_does_not_multiply_a_message(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_topic(TopicDescription("t"))
+        for number in range(3):
+            await broker.create_subscription(SubscriptionDescription("t", f"s{number}", forward_to="t"))
+        await send(broker, "t", raw("one"))
+        for number in range(3):
+            assert broker.counts(f"t/Subscriptions/s{number}").transfer_dead_letter == 1
+
+    run(test, tmp_path)
+
+
+def test_a_message_held_when_its_queue_is_told_to_forward_goes_on_when_given_back(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("there"))
+        await broker.create_queue(QueueDescription("here", lock_duration_ms=5_000))
+        await send(broker, "here", raw("settled"), raw("forgotten"))
+        inbox = Inbox(broker, "here")
+        inbox.receiver.close()
+        await broker.update_queue(QueueDescription("here", lock_duration_ms=5_000, forward_to="there"))
+        await settle(broker, "here", inbox.got[0], Abandon())
+        assert broker.counts("there").active == 1
+        clock.advance(6)
+        assert (broker.counts("here").active, broker.counts("there").active) == (0, 2)
+
+    run(test, tmp_path)
+
+
+def test_duplicates_are_found_where_messages_are_forwarded_to(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("there", requires_duplicate_detection=True))
+        await broker.create_queue(QueueDescription("here", forward_to="there"))
+        await send(broker, "here", raw("one"), raw("one"))
+        assert broker.counts("there").active == 1
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize("mode", list(ReceiveMode))
+def test_a_message_taken_for_a_link_that_closes_before_it_leaves_is_not_lost(tmp_path: Path, mode: ReceiveMode) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        closing_link = Inbox(broker, "q", mode)
+        broker.send("q", [raw("one")], lambda _: None)
+        closing_link.receiver.close()
+        other = Inbox(broker, "q")
+        async with asyncio.timeout(10):
+            while not other.got:
+                await asyncio.sleep(0)
+        assert (closing_link.ids, other.ids) == ([], ["one"])
+        assert broker.counts("q").message_count == 1
+
+    run(test, tmp_path)
+
+
+def test_a_session_whose_state_is_cleared_is_forgotten_on_disk_too(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q", requires_session=True))
+        broker.accept_session(
+            "q", "s", ReceiveMode.PEEK_LOCK, lambda _: None, lambda _: None, lambda _: None, timeout_ms=0
+        )
+        with closing(sqlite3.connect(tmp_path / "namespace.db")) as other:
+            for state, rows in ((b"here", 1), (None, 0)):
+                await answered(partial(broker.set_session_state, "q", "s", state))
+                assert other.execute("SELECT count(*) FROM session").fetchone() == (rows,)
 
     run(test, tmp_path)

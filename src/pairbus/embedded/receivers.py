@@ -323,16 +323,19 @@ class Feeding:
         entry, raw = taken
         token = entry.lock_token or self._namespace.next_token()
         delivery = Delivery(token, render(entry, raw), delete, entry.sequence_number)
-        self._commits.after(lambda: self._deliver(receiver, entry, delivery))
+        self._commits.after(lambda: self._deliver(receiver, entry, delivery, raw))
         return True
 
-    def _deliver(self, receiver: Receiver, entry: Entry, delivery: Delivery) -> None:
+    def _deliver(self, receiver: Receiver, entry: Entry, delivery: Delivery, raw: bytes) -> None:
         if receiver.is_open:
             receiver.deliver(delivery)
+            return
+        # The link went away before the message left: nobody has seen it.
+        if delivery.settled:
+            self._namespace.give_back(receiver.place, entry, raw)
         elif entry.lock_token == delivery.lock_token:
-            # The link went away before the message left: nobody has seen it.
             receiver.place.queue.release(entry, count=False)
-            self.settle_down()
+        self.settle_down()
 
     # -- time
 

@@ -160,6 +160,23 @@ class Namespace:
             self._drop_payload(place.entity, entry)
         return entry, raw
 
+    def give_back(self, place: Place, entry: Entry, raw: bytes) -> None:
+        """A message that was taken away and could not be handed over comes in again, at the end of the queue."""
+        if place.entity.entity_id * 4 not in self.registry.owners:
+            return
+        place.queue.append(
+            self.payloads.add(raw),
+            entry.size,
+            entry.enqueued_ms,
+            entry.expires_ms,
+            session_id=entry.session_id,
+            scheduled_ms=entry.scheduled_ms,
+            delivery_count=entry.delivery_count,
+            origin=entry.origin,
+        )
+        if isinstance(place.entity, SubscriptionEntity):
+            place.entity.topic.shared_bytes += entry.size
+
     def receive_deferred(
         self, place: Place, sequence_numbers: Sequence[int], now: int, session_id: str | None, *, delete: bool
     ) -> list[tuple[Entry, bytes]]:
@@ -207,6 +224,12 @@ class Namespace:
         place.entity.times.accessed_ms = now
         for entry in entries:
             self._settle_one(place, entry, outcome, now)
+        self._forward_returned(place, now)
+
+    def _forward_returned(self, place: Place, now: int) -> None:
+        """A message that was held when its queue was told to forward goes on once it is given back."""
+        if place.sub_queue is SubQueue.MAIN and place.entity.description.forward_to is not None:
+            self.router.forward_all(place.entity, now)
 
     def _settle_one(self, place: Place, entry: Entry, outcome: Outcome, now: int) -> None:
         entity, queue = place.entity, place.queue
@@ -285,6 +308,7 @@ class Namespace:
                     self.router.dead_letter(owner, queue, entry, now, "TTLExpiredException", text)
                 else:
                     self.router.discard(owner, queue, entry)
+            self._forward_returned(place, now)
         for entry in due.scheduled:
             self.router.activate(owner, entry, now)
         self.lost_sessions.extend((queue, session) for session in due.lost_sessions)

@@ -1,6 +1,9 @@
 """Where a message goes: into a queue, to subscriptions, on to a forward target, or to a dead-letter queue.
 
 A send is checked whole before anything of it is stored: either every message of a batch is accepted or none.
+
+A message that is forwarded knows its *way*, the entities it came through. It ends in a transfer dead-letter queue after
+so many of them, and as soon as it would come back to one: a topic whose subscriptions forward to it would make it many.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +38,9 @@ from pairbus.embedded.limits import Limits
 MEGABYTE = 1024 * 1024
 # The last millisecond of the year 9999, where the service's own times end.
 LATEST_MS = 253_402_300_799_999
+
+# Lower-case paths, the first entity first.
+Way = tuple[str, ...]
 
 
 class Router:
@@ -148,13 +154,14 @@ class Router:
     # -- placing
 
     def enqueue(
-        self, entity: Entity, raw: bytes, facts: Facts, now: int, *, hops: int = 0, origin: str | None = None
+        self, entity: Entity, raw: bytes, facts: Facts, now: int, *, way: Way = (), origin: str | None = None
     ) -> int:
+        way = (*way, entity.path.lower())
         if isinstance(entity, TopicEntity):
-            self._publish(entity, raw, facts, now, hops, origin)
+            self._publish(entity, raw, facts, now, way, origin)
             return 0
         if entity.description.forward_to is not None:
-            self._forward(entity, entity.description.forward_to, raw, facts, now, hops, origin)
+            self._forward(entity, entity.description.forward_to, raw, facts, now, way, origin)
             return 0
         return self._place(entity, self._payloads.add(raw), len(raw), facts, now, origin).sequence_number
 
@@ -182,7 +189,7 @@ class Router:
             origin=origin,
         )
 
-    def _publish(self, topic: TopicEntity, raw: bytes, facts: Facts, now: int, hops: int, origin: str | None) -> None:
+    def _publish(self, topic: TopicEntity, raw: bytes, facts: Facts, now: int, way: Way, origin: str | None) -> None:
         shared_payload: int | None = None
         view = MessageProperties.of_facts(facts, size=len(raw), enqueued_ms=now)
         for subscription in topic.subscriptions.values():
@@ -192,7 +199,7 @@ class Router:
             forward_to = subscription.description.forward_to
             if forward_to is not None:
                 for copy in [raw] * plain + changed:
-                    self._forward(subscription, forward_to, copy, read_facts(copy), now, hops, origin)
+                    self._forward(subscription, forward_to, copy, read_facts(copy), now, way, origin)
                 continue
             if plain:
                 if shared_payload is None:
@@ -302,7 +309,8 @@ class Router:
     ) -> None:
         target = entity.description.forward_dead_lettered_messages_to
         if target is not None:
-            self._forward(entity, target, raw, read_facts(raw), now, 0, entity.path)
+            way = (f"{entity.path}/$DeadLetterQueue".lower(),)
+            self._forward(entity, target, raw, read_facts(raw), now, way, entity.path)
             return
         self._to_sub_queue(entity, SubQueue.DEAD_LETTER, raw, enqueued_ms, delivery_count, session_id)
 
@@ -334,7 +342,7 @@ class Router:
         for entry in [e for e in entity.main.entries.values() if e.state is State.ACTIVE and e.lock_token is None]:
             raw = self._payloads.read(entry.payload_id)
             self.discard(entity, entity.main, entry)
-            self._forward(entity, target, raw, read_facts(raw), now, 0, entry.origin)
+            self._forward(entity, target, raw, read_facts(raw), now, (entity.path.lower(),), entry.origin)
 
     def _forward(
         self,
@@ -343,21 +351,26 @@ class Router:
         raw: bytes,
         facts: Facts,
         now: int,
-        hops: int,
+        way: Way,
         origin: str | None,
     ) -> None:
         """Carries a message on; what the target cannot take waits in the source's transfer dead-letter queue."""
-        if hops >= self._limits.forward_hops:
+        if len(way) > self._limits.forward_hops:
             reason = "MaxTransferHopCountExceeded"
-            detail = f"The message was forwarded {hops} times, the most that is allowed."
+            detail = f"The message was forwarded {len(way) - 1} times, the most that is allowed."
+        elif target.lower() in way:
+            reason = "MaxTransferHopCountExceeded"
+            detail = f"The message came through '{target}' already and would be forwarded in circles."
         else:
+            message = Incoming.from_raw(raw)
             try:
                 entity = self.sendable(target)
-                self.check(entity, [Incoming.from_raw(raw)])
+                self.check(entity, [message])
             except BrokerError as error:
                 reason, detail = "ForwardTargetRefused", error.description
             else:
-                self.enqueue(entity, raw, facts, now, hops=hops + 1, origin=origin)
+                if not self._is_duplicate(entity, message, now):
+                    self.enqueue(entity, raw, facts, now, way=way, origin=origin)
                 return
         raw = with_dead_letter_properties(raw, reason, detail, {})
         self._to_sub_queue(source, SubQueue.TRANSFER_DEAD_LETTER, raw, now, 0, facts.session_id)

@@ -155,8 +155,11 @@ class Store:
         if changes.sequences:
             many("INSERT OR REPLACE INTO sequence VALUES (?, ?)", changes.sequences.items())
         if changes.sessions:
-            rows = [(queue_id, session_id, *value) for (queue_id, session_id), value in changes.sessions.items()]
-            many("INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)", rows)
+            kept = [(*key, *value) for key, value in changes.sessions.items() if value[0] is not None]
+            many("INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)", kept)
+            # A session without a state is nothing to remember: others come for as long as the queue lives.
+            without = [key for key, value in changes.sessions.items() if value[0] is None]
+            many("DELETE FROM session WHERE queue_id = ? AND session_id = ?", without)
         if changes.seen_drops:
             many("DELETE FROM seen WHERE entity_id = ? AND at_ms <= ?", changes.seen_drops)
         if changes.seen:
