@@ -103,9 +103,7 @@ def test_a_record_keeps_every_field(tmp_path: Path) -> None:
 
 def test_a_batch_is_one_record_for_each_message(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path) as writer:
-        writer.record_batch(
-            Operation.SEND, "contoso", "orders", ["a", None, "c"], sizes=[1, 2, 3], latency_us=9
-        )
+        writer.record_batch(Operation.SEND, "contoso", "orders", ["a", None, "c"], sizes=[1, 2, 3], latency_us=9)
         writer.record_batch(Operation.SEND, "contoso", "orders", [])
     records = operations(tmp_path)
     assert [(r.message_id, r.bytes, r.latency_us) for r in records] == [

@@ -221,9 +221,7 @@ class Scribe:
 
     def _encode(self, record: Record) -> None:
         if self._id_salt is not None and record.message_id is not None:
-            digest = hashlib.blake2b(
-                record.message_id.encode(), key=self._id_salt, digest_size=16
-            ).hexdigest()
+            digest = hashlib.blake2b(record.message_id.encode(), key=self._id_salt, digest_size=16).hexdigest()
             record = msgspec.structs.replace(record, message_id=digest, id_hashed=True)
         self._encoder.encode_into(record, self._chunk, -1)
         self._chunk += b"\n"
@@ -320,9 +318,7 @@ class Scribe:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        waiting = (
-            len(i) if isinstance(i, Batch) else isinstance(i, Record) for i in list(self._intake.queue)
-        )
+        waiting = (len(i) if isinstance(i, Batch) else isinstance(i, Record) for i in list(self._intake.queue))
         missing = self._chunk_operations + sum(waiting) + self._intake.unrecorded
         if missing:
             _log.warning("The ledger in %s closed without %d operations.", self._folder, missing)

@@ -66,9 +66,7 @@ class LedgerWriter:
 
     def __repr__(self) -> str:
         state = "closed" if self._intake.closing else "open"
-        return (
-            f"<LedgerWriter {self.process} {state} pending={len(self._queue)} unrecorded={self.unrecorded}>"
-        )
+        return f"<LedgerWriter {self.process} {state} pending={len(self._queue)} unrecorded={self.unrecorded}>"
 
     @property
     def unrecorded(self) -> int:
@@ -154,9 +152,7 @@ class LedgerWriter:
         `message_ids` and `sizes` are kept, not copied: the caller must not change them afterwards.
         """
         if sizes is not None and len(sizes) != len(message_ids):
-            raise ValueError(
-                f"{len(message_ids)} message ids and {len(sizes)} sizes; give one size for each id."
-            )
+            raise ValueError(f"{len(message_ids)} message ids and {len(sizes)} sizes; give one size for each id.")
         if not message_ids:
             return
         if len(self._queue) + self._intake.batched >= self._pending_limit or self._intake.closing:
@@ -218,9 +214,7 @@ class LedgerWriter:
             return
         with self._start_lock:
             if self._thread is None and not self._intake.closing:
-                scribe = Scribe(
-                    self.folder, self.process, self.role, self._id_salt, self._limits, self._intake
-                )
+                scribe = Scribe(self.folder, self.process, self.role, self._id_salt, self._limits, self._intake)
                 self._thread = threading.Thread(target=scribe.run, name="pairbus-ledger", daemon=True)
                 self._scribe = scribe
                 self._thread.start()
