@@ -215,6 +215,11 @@ def plain(node: object) -> object:
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 
+def test_text_that_could_not_be_stored_is_refused_with_its_line() -> None:
+    with pytest.raises(LocatedError, match=r"line 2.*surrogate"):
+        parse('{"UserMetadata":\n "\\ud800"}')
+
+
 @settings(deadline=None, print_blob=True, max_examples=100)
 @given(json_values, st.sampled_from([None, 2]))
 def test_located_json_reads_what_json_writes(value: object, indent: int | None) -> None:

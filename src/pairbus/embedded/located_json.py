@@ -120,6 +120,8 @@ class _Reader:
             raise LocatedError(error.lineno, error.msg[0].lower() + error.msg[1:]) from None
         except ValueError as error:
             raise self.error(str(error)) from None
+        if isinstance(value, str) and not _is_text(value):
+            raise self.error("the text holds half of a surrogate pair, which is no character")
         scalar: Scalar = value
         return scalar
 
@@ -134,3 +136,11 @@ class _Reader:
         self._line += self._text.count("\n", self._counted, self.at)
         self._counted = self.at
         return self._line
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

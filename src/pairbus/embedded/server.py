@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import contextlib
 import fcntl
 import ipaddress
 import logging
@@ -129,19 +130,21 @@ class EmbeddedServer:
         """
         listener, self._listener = self._listener, None
         endpoint, self._endpoint = self._endpoint, None
-        if listener is not None:
-            await listener.stop_accepting()
-        if endpoint is not None:
-            await endpoint.close()
-        if listener is not None:
-            _say_goodbye(listener)
-            await listener.close()
         broker, self._broker = self._broker, None
-        if broker is not None:
-            await broker.close()
         lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+        # Whatever goes wrong on the way, the next step is taken: a folder that stays locked helps nobody.
+        async with contextlib.AsyncExitStack() as steps:
+            if lock is not None:
+                steps.callback(os.close, lock)
+            if broker is not None:
+                steps.push_async_callback(broker.close)
+            if listener is not None:
+                steps.push_async_callback(listener.close)
+                steps.callback(_say_goodbye, listener)
+            if endpoint is not None:
+                steps.push_async_callback(endpoint.close)
+            if listener is not None:
+                steps.push_async_callback(listener.stop_accepting)
 
     def _read_config(self) -> "NamespaceConfig | None":
         if self._config is None:
