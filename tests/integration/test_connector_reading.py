@@ -358,6 +358,24 @@ def test_somebody_else_consuming_is_an_error_before_reading_and_counted_after(
     assert active(namespace, name) == 0
 
 
+def test_what_another_receiver_holds_is_removed_when_its_lock_ends(
+    bus: SparkSession, namespace: EmbeddedNamespace, tmp_path: Path
+) -> None:
+    name = queue(namespace, "held", lock_duration="PT8S")
+    send(namespace, name, *bodies("a", "b", "c"))
+
+    def held(frame: DataFrame, _: int) -> None:
+        if frame.count():
+            with namespace.client() as client, client.get_queue_receiver(name, prefetch_count=0) as receiver:
+                assert len(receiver.receive_messages(1, max_wait_time=10)) == 1
+
+    query = Stream(bus, namespace, tmp_path, queue=name).start(now=True, each=held)
+    assert query.awaitTermination(150)
+    assert active(namespace, name) == 0
+    offsets = [json.loads(progress.sources[0].endOffset)["entities"][name] for progress in query.recentProgress]
+    assert {one.get("missing") for one in offsets} == {None}
+
+
 def test_a_running_stream_sees_news_and_removes_the_last_batch(
     bus: SparkSession, namespace: EmbeddedNamespace, tmp_path: Path
 ) -> None:

@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from pairbus import envelope
 from pairbus.ledger import Operation, Outcome, Record, closed_files
+from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon
 from pairbus.testing import EmbeddedPair, embedded_pair
-from pairbus.testing.backlogs import make_backlog, take_from
+from pairbus.testing.backlogs import take_from
 from pairbus.testing.flooding import flood
 from pairbus.testing.raw import raw_message
 
@@ -31,7 +32,10 @@ def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
         with started.primary.admin() as admin:
             admin.create_queue("orders", requires_duplicate_detection=True)
             admin.create_queue("invoices")
-        make_backlog(started.secondary, "contoso", QUEUES, lock_duration=f"PT{LOCK_SECONDS}S")
+        with started.secondary.admin() as admin:
+            for number in range(QUEUES):
+                # Short locks: what a killed worker held comes again soon.
+                admin.create_queue(backlog_path("contoso", number), lock_duration=f"PT{LOCK_SECONDS}S")
         yield started
 
 

@@ -96,11 +96,11 @@ def test_slices_cover_a_range_exactly(first: int, span: int, size: int, most: in
 
 def test_an_offset_survives_its_text_and_differs_once_it_is_settled() -> None:
     parts = (Runs.of(range(1, 11)), Runs.of([12, 13, 20]))
-    offset = Offset({"orders": Position(21, 1_700_000_000_000, parts, 2), "b": Position()})
+    offset = Offset({"orders": Position(21, 1_700_000_000_000, parts, Runs.of([3]), 2), "b": Position()})
     assert Offset.from_json(offset.to_json()) == offset
     assert offset.to_json()["entities"]["orders"]["parts"] == ["1-10", "12-13,20"]
     assert len(offset.entities["orders"].runs) == 13
-    settled = Offset({"orders": Position(21, 1_700_000_000_000, (), 2), "b": Position()})
+    settled = Offset({"orders": Position(21, 1_700_000_000_000, (), Runs.of([3]), 2), "b": Position()})
     assert settled.to_json() != offset.to_json()
 
 

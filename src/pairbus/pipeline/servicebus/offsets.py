@@ -9,6 +9,8 @@ Rules:
   that is younger belongs to another life of the entity and is never removed.
 - An offset without parts has nothing that is still to be removed. So the offset after the last batch differs from the
   last batch's own, and Spark runs one more, empty, batch, whose beginning removes what the last one read.
+- `left` are messages of earlier batches that another receiver, perhaps a process of ours that died, still held when
+  they were to be removed.
 - `missing` counts messages that somebody else took between our reading and our removing them.
 """
 
@@ -30,6 +32,7 @@ class Position:
     next: int = 0
     until_ms: int = 0
     parts: tuple[Runs, ...] = ()
+    left: Runs = Runs()  # noqa: RUF009 - frozen
     missing: int = 0
 
     @property
@@ -41,6 +44,8 @@ class Position:
         text: dict[str, Any] = {"next": self.next, "until": self.until_ms}
         if self.parts:
             text["parts"] = [str(part) for part in self.parts]
+        if self.left.pairs:
+            text["left"] = str(self.left)
         if self.missing:
             text["missing"] = self.missing
         return text
@@ -48,7 +53,8 @@ class Position:
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Position:
         parts = tuple(Runs.parse(part) for part in text.get("parts", ()))
-        return cls(int(text["next"]), int(text["until"]), parts, int(text.get("missing", 0)))
+        left, missing = Runs.parse(text.get("left", "")), int(text.get("missing", 0))
+        return cls(int(text["next"]), int(text["until"]), parts, left, missing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
@@ -22,8 +23,9 @@ from pairbus.pipeline.servicebus.wire import PEEK_AT_MOST, Wire, WireError
 
 WINDOW = 1_000
 QUIET_SECONDS = 0.5
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 2.0
 ATTEMPTS = 5
+DRAIN_LOOKS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +118,21 @@ class _Removal:
                     continue
                 asked -= len(batch)
                 ours: dict[int, Received] = {}
+                beyond = False
                 for one in batch:
                     seen = glance(one.raw)
                     if seen.sequence_number in self._runs and seen.enqueued_ms <= self._until_ms:
                         ours[seen.sequence_number] = one
                     else:
                         strangers.append(one)
+                        beyond = beyond or seen.sequence_number > self._runs.last
                 got_ours += len(ours)
                 if ours:
                     progress = loop.time()
                     settled = [task for task in settled if not task.done() or task.result() is not None]
                     settled.append(loop.create_task(self._settle(receiver, ours)))
+                if beyond:
+                    break  # messages come in order: what is missing of ours cannot be had now
             await asyncio.gather(*settled)
         finally:
             for task in settled:
@@ -170,9 +176,14 @@ class _Removal:
 
 
 async def _unasked(receiver: Receiver) -> list[Received]:
-    """What is still on its way."""
-    try:
-        async with asyncio.timeout(QUIET_SECONDS):
-            return await receiver.receive(WINDOW)
-    except TimeoutError:
-        return []
+    """Take back the credit that is left; what was on its way."""
+    receiver.link.drain(0)
+    found: list[Received] = []
+    for _ in range(DRAIN_LOOKS):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if receiver.link.credit <= 0 else QUIET_SECONDS / 10):
+                found += await receiver.receive(WINDOW)
+                continue
+        if receiver.link.credit <= 0:
+            break
+    return found

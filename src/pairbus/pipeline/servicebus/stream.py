@@ -49,6 +49,8 @@ IDLE_SECONDS = 1.0
 """Spark asks an idle stream for news every few milliseconds; the namespace is asked this often."""
 PATTERN_SECONDS = 5.0
 """How long the names that a pattern stands for are taken for known."""
+LOCK_SECONDS = 75.0
+"""How long a run that ends with what is there waits for messages that others hold: a lock's usual minute, and some."""
 PARTITIONED_FROM = 1 << 48
 """A partitioned entity writes the partition into the upper 16 bits of its sequence numbers."""
 
@@ -69,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._targets: dict[str, int] | None = None
         self._committed: dict[str, Any] | None = None
-        self._unremoved: dict[str, Runs] = {}
+        self._left: dict[str, Runs] | None = None
         self._unreported: dict[str, int] = {}
         self._looked: dict[str, int] = {}
         self._names: tuple[str, ...] = ()
@@ -99,6 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         wire = wire_for(self._options.access)
         before = Offset.from_json(start)
+        self._adopt(before)
         found: dict[str, Position] = {}
         names = self._entities(wire)
         self._turn += 1
@@ -115,10 +118,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for entity in before.entities:
             if entity not in found:
                 self._warn_once(f"{entity!r} is not there any more and is left out")
+        if not any(position.parts for position in (*before.entities.values(), *found.values())):
+            found = self._remove_the_rest(found)
         after = Offset(found).to_json()
         if after == start:
             self._idle_until = time.monotonic() + IDLE_SECONDS
         return after
+
+    def _adopt(self, offset: Offset) -> None:
+        """What the checkpoint knows to be left becomes ours to remove, once."""
+        if self._left is None:
+            self._left = {entity: one.left for entity, one in offset.entities.items() if one.left.pairs}
+
+    def _remove_the_rest(self, found: dict[str, Position]) -> dict[str, Position]:
+        """Nothing new: try again what others held. A run that ends with what is there waits for their locks to end."""
+        deadline = time.monotonic() + (LOCK_SECONDS if self._targets is not None else 0.0)
+        while self._left:
+            self._remove(Offset({entity: replace(found[entity], parts=()) for entity in self._left if entity in found}))
+            if time.monotonic() >= deadline or not any(entity in found for entity in self._left):
+                break
+            time.sleep(IDLE_SECONDS)
+        left = self._left or {}
+        return {entity: replace(one, left=left.get(entity, Runs())) for entity, one in found.items()}
 
     def _budget(self, limit: ReadLimit) -> Budget:
         if isinstance(limit, ReadAllAvailable):
@@ -142,20 +163,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen = wire.call(look(wire, entity, first, last, budget.share(entities_left)))
         budget.spend(len(seen.runs), seen.size)
         missing = position.missing + self._unreported.pop(entity, 0)
+        left = (self._left or {}).get(entity, Runs())
         self._looked[entity] = seen.looked
         if not seen.runs.pairs:
             if not position.parts:
                 self._check_low_numbers(wire, entity, position)
-            return replace(position, parts=(), missing=missing)
+            return replace(position, parts=(), left=left, missing=missing)
         if seen.runs.last >= PARTITIONED_FROM:
             raise RuntimeError(
                 f"{entity!r} is a partitioned entity (sequence number {seen.runs.last}): its numbers are not in order "
-                "of arrival, so it cannot be streamed. Read it in batches, or forward it to an entity without partitions."
+                "of arrival, so it cannot be streamed. Read it in batches, or forward it to one without partitions."
             )
         return Position(
             seen.runs.last + 1,
             max(seen.until_ms, position.until_ms),
             tuple(seen.runs.split(self._options.messages_per_partition)),
+            left,
             missing,
         )
 
@@ -165,13 +188,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         self._warned.add(f"low {entity}")
         low = wire.call(low_numbers(wire, entity, position.next))
-        strange = low.without(set(self._unremoved.get(entity, Runs())))
+        strange = low.without(set((self._left or {}).get(entity, Runs())))
         if not strange.pairs:
             return
         text = (
             f"{entity!r} holds active messages numbered {strange.short()}, below the stream's position "
-            f"{position.next}: the entity was deleted and made anew, or another reader held them when they were to be "
-            "removed. The stream will not read them; start it with a new checkpoint to do so."
+            f"{position.next}: the entity was deleted and made anew. The stream will not read them; start it with a "
+            "new checkpoint to do so."
         )
         if self._options.fail_on_data_loss:
             raise RuntimeError(f"{text} Set failOnDataLoss=false to go on without them.")
@@ -179,7 +202,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         self._committed = end
-        self._remove(Offset.from_json(end))
+        offset = Offset.from_json(end)
+        self._adopt(offset)
+        self._remove(offset)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start != self._committed:
@@ -193,8 +218,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _remove(self, offset: Offset) -> None:
         wire = wire_for(self._options.access)
+        left = self._left if self._left is not None else {}
         for entity, position in offset.entities.items():
-            runs = position.runs.union([self._unremoved.pop(entity, Runs())])
+            runs = position.runs.union([left.pop(entity, Runs())])
             if not runs.pairs:
                 continue
             try:
@@ -205,13 +231,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("%r is gone, and with it %s messages that were read", entity, len(runs))
                 continue
             if removed.held.pairs:
-                self._unremoved[entity] = removed.held
-                log.warning(
-                    "%r: %s messages that were read are held by another receiver and stay for now (numbers %s)",
-                    entity,
-                    len(removed.held),
-                    removed.held.short(),
-                )
+                left[entity] = removed.held
+                self._warn_once(f"{entity!r}: messages that were read are held by another receiver and stay for now")
             if removed.gone.pairs:
                 self._unreported[entity] = self._unreported.get(entity, 0) + len(removed.gone)
                 self._idle_until = 0.0
