@@ -122,8 +122,8 @@ def _write_batch(writer: LedgerWriter, ids: list[str], entity: str, at_us: int, 
 
 @contextmanager
 def measured() -> Iterator[dict[str, float]]:
-    """Seconds, and the peak memory of this process and its children (Spark's Java, Python workers)."""
-    found = {"seconds": 0.0, "peak": 0.0}
+    """Seconds, processor seconds, and the peak memory of this process and its children (Java, Python workers)."""
+    found = {"seconds": 0.0, "cpu": 0.0, "peak": 0.0}
     done = threading.Event()
 
     def watch() -> None:
@@ -139,13 +139,20 @@ def measured() -> Iterator[dict[str, float]]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), _processor_seconds()
     try:
         yield found
     finally:
         found["seconds"] = time.perf_counter() - begun
+        found["cpu"] = _processor_seconds() - used
         done.set()
         watcher.join()
+
+
+def _processor_seconds() -> float:
+    me = psutil.Process()
+    times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
+    return float(sum(one.user + one.system for one in times))
 
 
 def bench_build(spark: SparkSession, sizes: list[int]) -> None:
@@ -163,14 +170,16 @@ def bench_build(spark: SparkSession, sizes: list[int]) -> None:
         rates.append(written / whole["seconds"])
         say(
             f"build, {written:,} operations",
-            f"{whole['seconds']:7.1f} s  {rates[-1]:9,.0f}/s  peak {whole['peak'] / 2**20:,.0f} MiB",
+            f"{whole['seconds']:7.1f} s  {rates[-1]:9,.0f}/s  {whole['cpu']:6.1f} processor s  "
+            f"peak {whole['peak'] / 2**20:,.0f} MiB",
         )
         more = write_ledger(folder / "ledger", size // days, days, 1, "day")
         with measured() as day:
             build(spark, folder / "ledger", folder / "tables")
         say(
             f"  one day more, {more:,} operations",
-            f"{day['seconds']:7.1f} s  {day['seconds'] / whole['seconds']:.2f} of the whole for {more / written:.2f}",
+            f"{day['seconds']:7.1f} s  {day['seconds'] / whole['seconds']:.2f} of the whole for {more / written:.2f}"
+            f"  {day['cpu']:6.1f} processor s",
         )
         bench_queries(spark, folder / "tables")
         shutil.rmtree(folder)

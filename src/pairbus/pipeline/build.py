@@ -161,9 +161,10 @@ class _Build:
         try:
             touched_rows = old.join(added, list(HASH), "left_semi").select("day").union(added.select("day"))
             changed = {row["day"].isoformat() for row in touched_rows.distinct().collect()}
+            kept_days = [d for d in within if d in changed]
+            kept = self._read("messages", schemas.MESSAGES, kept_days)
             if changed:
-                kept = self._read("messages", schemas.MESSAGES, [d for d in within if d in changed])
-                self._replace("messages", weigh(kept.unionByName(added)), changed)
+                self._replace("messages", weigh(kept.unionByName(added)) if kept_days else added, changed)
         finally:
             added.unpersist()
         return changed
