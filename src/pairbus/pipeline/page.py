@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -36,6 +37,10 @@ th, td { text-align: left; padding: .3rem .75rem .3rem 0; border-bottom: 1px sol
 .key i { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; vertical-align: -1px; }
 code { font-size: .9em; overflow-wrap: anywhere; }
 """
+
+
+_MOMENT = re.compile(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{3}\+00:00$")
+"""A time as the report's values have it: the page says once that times are UTC, and shows seconds."""
 
 
 def html_page(report: Report) -> str:
@@ -124,7 +129,9 @@ def _text(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:,.3f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return escape(_MOMENT.sub(r"\1 \2", str(value)))
 
 
 def _lost(report: Report) -> str:
@@ -227,8 +234,8 @@ def _episodes(report: Report) -> str:
         ("cause", "cause"),
         ("diverted", "diverted#"),
         ("waiting", "waiting#"),
-        ("to the first in a backlog, s", "seconds_to_first_backlog_message#"),
-        ("to drained, s", "seconds_to_drained#"),
+        ("first in backlog, s", "seconds_to_first_backlog_message#"),
+        ("drained, s", "seconds_to_drained#"),
     ]
     return _section("Failovers", _table(columns, report.episodes))
 
