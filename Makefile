@@ -1,6 +1,6 @@
 # Every target sets up what it needs; nothing has to be done before.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench soak conformance-full clean
+.PHONY: help setup demo test lint types bench bench-large soak conformance-full clean
 MAKEFLAGS += --no-print-directory
 
 bin := .venv/bin
@@ -28,8 +28,12 @@ types: setup  ## Types, strictly
 bench: setup  ## The benchmarks: rates and ratios, nothing asserted
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(bin)/python $$file $(ARGS) || exit 1; done
 
+bench-large: setup  ## The tables at 2, 20 and 100 million operations: an hour, and 60 GB of disk
+	@$(bin)/python benchmarks/bench_ledger.py --operations 2000000 20000000 100000000 --memory 4g $(ARGS)
+
 soak: setup  ## The kill tests, many more rounds than in `make test`
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_server.py tests/integration/test_kill_pair.py $(ARGS)
+	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/test_pipeline_kill.py $(ARGS)
 
 conformance-full: setup  ## The whole live test suite of azure-servicebus against the embedded namespace
 	@$(bin)/python scripts/conformance.py $(ARGS)

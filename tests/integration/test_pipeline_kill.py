@@ -24,7 +24,7 @@ from pairbus.pipeline.store import TableStore
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
 KILLS = int(os.environ.get("PAIRBUS_BUILD_KILLS", "2"))
-"""Each kill costs a start of Spark; a long run takes more of them."""
+"""Each kill costs a start of Spark; `make soak` takes 20 of them."""
 WRITES = 12
 """Folders that one build writes: silver, quarantine, and the tables."""
 
