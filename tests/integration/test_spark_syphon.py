@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -144,3 +148,24 @@ def test_a_namespace_that_does_not_answer_is_an_error(spark: SparkSession, pair:
     pair.secondary.stop()
     with pytest.raises(SparkSyphonError, match=r"contoso/x-servicebus-transfer/0.*could not be found out"):
         carry(spark, pair)
+
+
+def test_the_command_carries_on_spark(pair: EmbeddedPair) -> None:
+    fill(pair, 0, 300)
+    command = [sys.executable, "-m", "pairbus.cli", "syphon", "--engine", "spark", "--master", "local[2]", "--once"]
+    done = subprocess.run(
+        [*command, "--primary-name", "contoso", "--queues", f"0-{QUEUES - 1}", "--json"],
+        env={
+            **os.environ,
+            "PAIRBUS_PRIMARY": pair.primary.connection_string,
+            "PAIRBUS_SECONDARY": pair.secondary.connection_string,
+            "PAIRBUS_CA_FILE": pair.secondary.ca_file,
+        },
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["restored"] == 300
+    assert "300 restored" in done.stderr
+    assert active(pair, "orders") == 300

@@ -18,6 +18,11 @@ class TransportName(StrEnum):
     SDK = "sdk"
 
 
+class Engine(StrEnum):
+    PROCESS = "process"
+    SPARK = "spark"
+
+
 class TimeToLive(StrEnum):
     RESTORE = "restore"
     DEDUCT = "deduct"
@@ -41,6 +46,12 @@ def syphon(
         bool, typer.Option("--include-extra", help="First empty the backlog queues beyond these.")
     ] = False,
     rate: Annotated[float | None, typer.Option(help="Messages a second, at most.")] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="spark: as a Spark job, for backlogs that one process takes too long to carry.")
+    ] = Engine.PROCESS,
+    master: Annotated[
+        str | None, typer.Option(help="Spark's master, for --engine spark; default: all cores of this machine.")
+    ] = None,
     transport: Annotated[
         TransportName, typer.Option(help="sdk: the plain SDK, slower, to compare.")
     ] = TransportName.AMQP,
@@ -75,10 +86,32 @@ def syphon(
         if control is None:
             raise Refusal("--pause, --resume and --state need --control, the socket of the running syphon.")
         return syphon_foreground.ask(control, "pause" if pause else "resume" if resume else "state", as_json=as_json)
+    if master is not None and engine is not Engine.SPARK:
+        raise Refusal("--master is for --engine spark: give both or neither.")
+    if engine is Engine.SPARK and (control is not None or http is not None or transport is not TransportName.AMQP):
+        raise Refusal("--control, --http and --transport are for --engine process: leave them out.")
     logs.configure(log_level)
-    return syphon_foreground.run(
+    ends = (
         namespace("--primary", primary, "PAIRBUS_PRIMARY"),
         namespace("--secondary", secondary, "PAIRBUS_SECONDARY"),
+    )
+    if engine is Engine.SPARK:
+        from pairbus.cli import syphon_spark
+
+        return syphon_spark.run(
+            *ends,
+            master=master,
+            primary_name=primary_name,
+            queues=numbers("--queues", queues),
+            include_extra=include_extra,
+            rate=rate,
+            backlog_time_to_live=backlog_time_to_live.value,
+            ledger=ledger,
+            once=once,
+            as_json=as_json,
+        )
+    return syphon_foreground.run(
+        *ends,
         primary_name=primary_name,
         queues=numbers("--queues", queues),
         include_extra=include_extra,

@@ -141,7 +141,7 @@ def run_spark_syphon(
         None if ledger is None else str(Path(ledger).absolute()),
     )
     own = spark is None
-    session = spark or _session(master, f"pairbus syphon {name}")
+    session = spark or session_for(master, f"pairbus syphon {name}")
     try:
         job = _Job(session, plan, sorted(set(queues)), include_extra, on_progress, stop or threading.Event())
         return job.run(once=once)
@@ -150,7 +150,7 @@ def run_spark_syphon(
             session.stop()
 
 
-def _session(master: str | None, name: str) -> SparkSession:
+def session_for(master: str | None, name: str) -> SparkSession:
     """For this machine everything stays on loopback; for a cluster the settings are the cluster's."""
     here = master is None or master.startswith(("local", "spark://127.", "spark://localhost:"))
     if here:
