@@ -176,3 +176,30 @@ def test_a_server_that_accepts_connections_and_says_nothing_holds_nobody(tmp_pat
             assert bodies(pair.secondary, queue) == ["one", "two", "three"]
             with pytest.raises(ServiceBusError):
                 client.get_queue_sender("events").cancel_scheduled_messages(5, timeout=2)
+
+
+def test_closing_ends_a_send_that_a_silent_server_holds(tmp_path: Path, shell: Shell) -> None:
+    """Also with the SDK's own retries, each of which would wait for ever."""
+    outcome: list[BaseException | None] = []
+    with embedded_pair(tmp_path) as pair, socket.socket() as silent:
+        port = pair.primary.port
+        pair.primary.stop()
+        silent.bind(("127.0.0.1", port))
+        silent.listen(50)
+        with paired(pair, shell, failover_interval=1800, send_timeout=600, retry_total=2) as client:
+            sender = client.get_queue_sender("orders")
+
+            def send() -> None:
+                try:
+                    sender.send_messages(ServiceBusMessage("held"))
+                    outcome.append(None)
+                except (ServiceBusError, ValueError) as error:
+                    outcome.append(error)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            silent.accept()  # the SDK is connected and waits for the first answer
+            client.close()
+            thread.join(60)
+            assert not thread.is_alive()
+            assert isinstance(outcome[0], ServiceBusError | ValueError)

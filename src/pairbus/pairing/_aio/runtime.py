@@ -125,21 +125,36 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 class Guard:
-    """Bounds calls into the SDK that it does not bound itself."""
+    """Bounds calls into the SDK that it does not bound itself; closing it ends every call under way."""
+
+    def __init__(self) -> None:
+        self._limits: set[asyncio.Timeout] = set()
+        self._closed = False
 
     async def run(self, sender: Any, seconds: float, call: Callable[[], Awaitable[T]]) -> T:
         """The call's result; OperationTimeoutError if it is not there in time."""
-        expiry = asyncio.timeout(seconds + _GRACE_SECONDS)
+        if self._closed:
+            raise ValueError("The paired client has been closed.")
+        limit = asyncio.timeout(seconds + _GRACE_SECONDS)
         try:
-            async with expiry:
-                return await call()
+            async with limit:
+                self._limits.add(limit)
+                try:
+                    return await call()
+                finally:
+                    self._limits.discard(limit)
         except TimeoutError as error:
-            if expiry.expired():
+            if limit.expired():
                 raise OperationTimeoutError(message=f"No answer within {seconds:g} seconds.") from error
             raise
 
     def close(self) -> None:
-        return None
+        self._closed = True
+        if self._limits:
+            now_on_loop = asyncio.get_running_loop().time()
+            for limit in self._limits:
+                if not limit.expired():
+                    limit.reschedule(now_on_loop)
 
 
 CANCELLED: tuple[type[BaseException], ...] = (asyncio.CancelledError,)

@@ -21,6 +21,7 @@ T = TypeVar("T")
 now = time.monotonic
 
 _GRACE_SECONDS = 1.0
+_CLOSING_PAUSE_SECONDS = 0.05
 _MOST_AT_ONCE = 16
 
 Mutex = threading.Lock
@@ -122,7 +123,8 @@ class Guard:
     """Bounds calls into the SDK that it does not bound itself.
 
     While the SDK opens a connection it reads the server's first answer without a timeout. A watchman thread
-    looks once a second and breaks the connection of a call that is overdue.
+    looks once a second and breaks the connection of a call that is overdue; when the guard is closed, of every
+    call, again and again (the SDK may try anew), until none is left.
     """
 
     def __init__(self) -> None:
@@ -130,7 +132,7 @@ class Guard:
         self._overdue: set[int] = set()
         self._tickets = itertools.count()
         self._lock = threading.Lock()
-        self._stir = threading.Event()
+        self._closing = threading.Event()
         self._watchman: threading.Thread | None = None
 
     def run(self, sender: Any, seconds: float, call: Callable[[], T]) -> T:
@@ -140,6 +142,9 @@ class Guard:
         ticket = next(self._tickets)
         self._calls[ticket] = (sender, now() + seconds + _GRACE_SECONDS)
         try:
+            # Looked at after the call is registered: either this sees the closing, or the watchman the call.
+            if self._closing.is_set():
+                raise ValueError("The paired client has been closed.")
             return call()
         except (ServiceBusError, OSError) as error:
             if ticket in self._overdue:
@@ -150,12 +155,8 @@ class Guard:
             self._overdue.discard(ticket)
 
     def close(self) -> None:
-        """Break every call that is still under way and end the watchman."""
-        self._stir.set()
-        for sender, _ in list(self._calls.values()):
-            break_connection(sender)
-        if self._watchman is not None:
-            self._watchman.join()
+        """Break every call that is still under way and refuse new ones; the watchman ends with the last."""
+        self._closing.set()
 
     def _start(self) -> None:
         with self._lock:
@@ -164,11 +165,16 @@ class Guard:
                 self._watchman.start()
 
     def _watch(self) -> None:
-        while not self._stir.wait(_GRACE_SECONDS):
+        while self._calls or not self._closing.is_set():
+            closing = self._closing.is_set()
             for ticket, (sender, deadline) in list(self._calls.items()):
-                if now() >= deadline:
+                if closing or now() >= deadline:
                     self._overdue.add(ticket)
                     break_connection(sender)
+            if closing:
+                time.sleep(_CLOSING_PAUSE_SECONDS)
+            else:
+                self._closing.wait(_GRACE_SECONDS)
 
 
 CANCELLED: tuple[type[BaseException], ...] = ()
