@@ -242,7 +242,7 @@ class Stream:
 
     def run(self) -> StreamingQuery:
         query = self.start(now=True)
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
         return query
 
     def rows(self) -> list[tuple[str, int]]:
@@ -335,7 +335,7 @@ def test_somebody_else_consuming_is_an_error_before_reading_and_counted_after(
 
     stream = Stream(bus, namespace, tmp_path, queue=name)
     query = stream.start(now=True, each=taken_after_reading)
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     assert json.loads(query.recentProgress[-1].sources[0].endOffset)["entities"][name]["missing"] == 1
     assert active(namespace, name) == 0
 
@@ -349,11 +349,11 @@ def test_somebody_else_consuming_is_an_error_before_reading_and_counted_after(
     with pytest.raises(
         StreamingQueryException, match=r"1 of 2 messages of 'contested' .*\(numbers 4\).*failOnDataLoss"
     ):
-        query.awaitTermination(120)
+        query.awaitTermination(240)
     relaxed = Stream(bus, namespace, tmp_path, queue=name, failOnDataLoss="false")
     counts: list[int] = []
     query = relaxed.start(now=True, each=lambda frame, _: counts.append(frame.count()))
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     assert counts == [1, 0, 0]
     assert active(namespace, name) == 0
 
@@ -370,7 +370,7 @@ def test_what_another_receiver_holds_is_removed_when_its_lock_ends(
                 assert len(receiver.receive_messages(1, max_wait_time=10)) == 1
 
     query = Stream(bus, namespace, tmp_path, queue=name).start(now=True, each=held)
-    assert query.awaitTermination(150)
+    assert query.awaitTermination(240)
     assert active(namespace, name) == 0
     offsets = [json.loads(progress.sources[0].endOffset)["entities"][name] for progress in query.recentProgress]
     assert {one.get("missing") for one in offsets} == {None}
@@ -384,9 +384,9 @@ def test_a_running_stream_sees_news_and_removes_the_last_batch(
     query = stream.start()
     try:
         send(namespace, name, *bodies("a", "b"))
-        wait_until(lambda: active(namespace, name) == 0, timeout=90)
+        wait_until(lambda: active(namespace, name) == 0, timeout=240)
         send(namespace, name, *bodies("c"))
-        wait_until(lambda: active(namespace, name) == 0, timeout=90)
+        wait_until(lambda: active(namespace, name) == 0, timeout=240)
     finally:
         query.stop()
     assert stream.rows() == [(name, 1), (name, 2), (name, 3)]

@@ -142,7 +142,7 @@ def test_a_repeated_batch_is_removed_by_duplicate_detection(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
 
     stream()
     # What a crash leaves behind that came after the last answer and before the end of the batch was noted.

@@ -118,13 +118,14 @@ def workers() -> list[psutil.Process]:
     return [one for one in daemons if one.ppid() in pids]
 
 
+@pytest.mark.timeout(700)
 def test_killed_workers_lose_nothing(spark: SparkSession, pair: EmbeddedPair, tmp_path: Path) -> None:
     for number in range(QUEUES):
         fill(pair, number, 3000)
     reports: list[SparkSyphonReport] = []
     runner = threading.Thread(target=lambda: reports.append(carry(spark, pair, tmp_path / "ledger")))
     runner.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while active(pair, "orders") < 200:
         assert runner.is_alive()
         assert time.monotonic() < deadline
@@ -133,7 +134,7 @@ def test_killed_workers_lose_nothing(spark: SparkSession, pair: EmbeddedPair, tm
     for one in killed:
         with suppress(psutil.Error):
             one.kill()
-    runner.join(200)
+    runner.join(400)
     assert not runner.is_alive()
     (report,) = reports
     assert report.failures >= 1
@@ -150,6 +151,7 @@ def test_a_namespace_that_does_not_answer_is_an_error(spark: SparkSession, pair:
         carry(spark, pair)
 
 
+@pytest.mark.timeout(700)
 def test_the_command_carries_on_spark(pair: EmbeddedPair) -> None:
     fill(pair, 0, 300)
     command = [sys.executable, "-m", "pairbus.cli", "syphon", "--engine", "spark", "--master", "local[2]", "--once"]
@@ -163,7 +165,7 @@ def test_the_command_carries_on_spark(pair: EmbeddedPair) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["restored"] == 300

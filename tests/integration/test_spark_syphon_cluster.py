@@ -1,0 +1,273 @@
+"""On a real standalone cluster, a master and two workers on loopback, whose Python has never heard of pairbus.
+
+The code comes to the executors in an archive, as docs/spark.md says; one executor is killed while it carries messages.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+
+import pairbus
+from pairbus import envelope
+from pairbus.pairing.options import backlog_path
+from pairbus.pipeline.java import find_java, home_for_spark
+from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
+from pairbus.testing.flooding import flood
+from pairbus.testing.raw import raw_message
+
+QUEUES = 2
+MESSAGES = 8_000
+OF_THE_CLUSTER = ("pyarrow", "pandas")
+"""What a cluster that runs PySpark has installed."""
+
+PROGRAM = """
+    import json, os, sys
+    from pyspark.sql import SparkSession
+    from pairbus.pipeline.servicebus import ServiceBusDataSource
+    from pairbus.pipeline.servicebus.options import Access
+    from pairbus.pipeline.spark_syphon import run_spark_syphon
+    master, archive, ledger, ca_file = sys.argv[1:]
+    spark = (
+        SparkSession.builder.master(master).appName("cluster")
+        .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false").config("spark.executor.memory", "512m").config("spark.executor.cores", "1")
+        .config("spark.archives", archive + "#pairbus")
+        .config("spark.executorEnv.PYTHONPATH", "pairbus")
+        .config("spark.executorEnv.PRIMARY", os.environ["PRIMARY"])
+        .config("spark.executorEnv.SECONDARY", os.environ["SECONDARY"])
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(ServiceBusDataSource)
+
+    def homes(_):
+        import pairbus
+        yield pairbus.__file__
+
+    found = spark.sparkContext.parallelize([0], 1).mapPartitions(homes).collect()
+    print(json.dumps(found), flush=True)
+    report = run_spark_syphon(
+        Access("PRIMARY", ca_file), Access("SECONDARY", sys.argv[4]), spark=spark, once=True, primary_name="contoso",
+        queues=range(2), ledger=ledger,
+    )
+    reader = spark.read.format("servicebus").option("connectionStringEnv", "PRIMARY").option("queue", "orders")
+    there = reader.option("messagesPerPartition", "2000").load().select("message_id").distinct().count()
+    print(json.dumps([report.restored, report.failures, sum(report.left.values()), there]), flush=True)
+"""
+
+
+def needed(name: str, found: dict[str, importlib.metadata.Distribution]) -> None:
+    """A distribution and all it requires, as far as it is installed."""
+    try:
+        one = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return
+    key = one.metadata["Name"].lower()
+    if key in found:
+        return
+    found[key] = one
+    for requirement in one.requires or ():
+        if "extra ==" not in requirement:
+            needed(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0], found)
+
+
+def copy(distribution: importlib.metadata.Distribution, target: Path) -> None:
+    for file in distribution.files or ():
+        if ".." not in file.parts and "__pycache__" not in file.parts and "tests" not in file.parts:
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(file.locate()), target / file)
+
+
+def build_archive(folder: Path) -> Path:
+    """What `pip install --target` and `zip` make of `pairbus[syphon]`, from what is installed here."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for name in ("azure-servicebus", "aiohttp", "msgspec", "python-qpid-proton", "certifi"):
+        needed(name, found)
+    content = folder / "content"
+    for one in found.values():
+        copy(one, content)
+    shutil.copytree(Path(pairbus.__file__).parent, content / "pairbus", ignore=shutil.ignore_patterns("__pycache__"))
+    archive = folder / "executors.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in content.rglob("*"):
+            file.write(path, path.relative_to(content))
+    return archive
+
+
+def build_python(folder: Path) -> Path:
+    """A Python as clusters have it: with what PySpark needs, and nothing else."""
+    libraries = folder / "libraries"
+    libraries.mkdir()
+    distributions: dict[str, importlib.metadata.Distribution] = {}
+    for name in OF_THE_CLUSTER:
+        needed(name, distributions)
+    for found in distributions.values():
+        tops = {file.parts[0] for file in found.files or () if ".." not in file.parts}
+        for top in tops:
+            if not (libraries / top).exists():
+                (libraries / top).symlink_to(Path(sysconfig.get_paths()["platlib"]) / top)
+    python = folder / "python"
+    real = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{libraries}" exec {real} "$@"\n')
+    python.chmod(0o700)
+    return python
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """A master and two workers of one core each."""
+    java = str(home_for_spark(find_java()))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "JAVA_HOME": java,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder / "local"),
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    master = f"spark://127.0.0.1:{port}"
+    commands = [
+        ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
+        *(
+            [
+                "org.apache.spark.deploy.worker.Worker",
+                "--host",
+                "127.0.0.1",
+                "--webui-port",
+                "0",
+                "-c",
+                "1",
+                "-m",
+                "600m",
+                "-d",
+                str(folder / f"work-{i}"),
+                master,
+            ]
+            for i in range(2)
+        ),
+    ]
+    running: list[subprocess.Popen[bytes]] = []
+    log = (folder / "cluster.log").open("wb")
+    try:
+        running += [
+            subprocess.Popen([start, *command], env=environment, cwd=folder, stdout=log, stderr=log)
+            for command in commands
+        ]
+        text = folder / "cluster.log"
+        wait_until(lambda: text.read_bytes().count(b"Successfully registered with master") == 2, timeout=120)
+        yield master
+    finally:
+        for one in running:
+            for child in psutil.Process(one.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    child.kill()
+            one.kill()
+            one.wait()
+        log.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
+    with embedded_pair(tmp_path / "namespaces", process=True) as started:
+        with started.primary.admin() as admin:
+            admin.create_queue("orders", requires_duplicate_detection=True)
+        with started.secondary.admin() as admin:
+            for number in range(QUEUES):
+                # Short locks: what a killed executor held comes again soon.
+                admin.create_queue(backlog_path("contoso", number), lock_duration="PT6S")
+        for number in range(QUEUES):
+
+            def make(index: int, number: int = number) -> bytes:
+                return envelope.to_backlog(raw_message(f"{number}-{index}", b"x" * 500), "orders")
+
+            flood(started.secondary, f"contoso/x-servicebus-transfer/{number}", MESSAGES // QUEUES, make=make)
+        yield started
+
+
+def carried(pair: EmbeddedPair) -> int:
+    with pair.primary.admin() as admin:
+        return admin.get_queue_runtime_properties("orders").active_message_count or 0
+
+
+def executors() -> list[psutil.Process]:
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any("CoarseGrainedExecutorBackend" in word for word in one.cmdline()):
+                found.append(one)
+    return found
+
+
+@pytest.mark.timeout(1200)
+def test_a_cluster_with_the_code_in_an_archive_carries_on_without_a_lost_executor(
+    pair: EmbeddedPair, tmp_path: Path
+) -> None:
+    archive, python = build_archive(tmp_path), build_python(tmp_path)
+    check = subprocess.run([python, "-c", "import pyarrow, pandas; import pairbus"], capture_output=True, text=True)
+    assert "No module named 'pairbus'" in check.stderr
+    with cluster(tmp_path) as master:
+        path = [str(Path(pairbus.__file__).parent.parent), sysconfig.get_paths()["platlib"]]
+        driver = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                textwrap.dedent(PROGRAM),
+                master,
+                str(archive),
+                str(tmp_path / "ledger"),
+                pair.secondary.ca_file,
+            ],
+            env={
+                **os.environ,
+                "JAVA_HOME": str(home_for_spark(find_java())),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "PYSPARK_PYTHON": str(python),
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+                "PYTHONPATH": os.pathsep.join(path),
+                "PRIMARY": pair.primary.connection_string,
+                "SECONDARY": pair.secondary.connection_string,
+            },
+            stdout=subprocess.PIPE,
+            stderr=(tmp_path / "driver.log").open("wb"),
+            text=True,
+        )
+        try:
+            deadline = time.monotonic() + 500
+            while carried(pair) < 500:
+                assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
+                assert time.monotonic() < deadline
+            victims = executors()
+            assert len(victims) == 2
+            victims[0].kill()
+            out, _ = driver.communicate(timeout=500)
+        finally:
+            driver.kill()
+            driver.wait()
+        assert driver.returncode == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    homes, (restored, _, left, there) = (json.loads(line) for line in out.splitlines()[-2:])
+    assert all("/work-" in home and "/pairbus/pairbus/__init__.py" in home for home in homes)
+    assert (left, there) == (0, MESSAGES)
+    assert restored <= MESSAGES * 2
+    assert carried(pair) == MESSAGES
