@@ -13,11 +13,11 @@ from typing import Any, get_args
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from pairbus import BacklogUnavailableError, EntityState, SpoolFullError, SpoolInUseError
+from pairbus import BacklogUnavailableError, EntityState, SpoolFullError, SpoolInUseError, envelope
 from pairbus.amqp.sections import read_facts
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
-from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired, raws
+from pairbus.testing.pairing import Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
 
@@ -157,3 +157,20 @@ def test_a_full_spool_is_a_clear_error(pair: EmbeddedPair, shell: Shell, tmp_pat
         with pytest.raises(SpoolFullError, match="full"):
             sender.send_messages(ServiceBusMessage("y" * 1000))
         assert depth(client) == 1
+
+
+def test_under_deduct_the_time_in_the_spool_is_part_of_a_messages_life(
+    pair: EmbeddedPair, shell: Shell, tmp_path: Path
+) -> None:
+    with paired(
+        pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, backlog_time_to_live="deduct", **FAST
+    ) as client:
+        pair.primary.stop()
+        pair.secondary.stop()
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("x", time_to_live=timedelta(hours=1)))
+        pair.secondary.restart()
+        wait_until(lambda: depth(client) == 0, 30, "an empty spool")
+        (waiting,) = backlog_raws(client, pair)
+        left = envelope.read(waiting).time_to_live_ms
+        assert left is not None
+        assert 0 < left < 3_600_000
