@@ -125,12 +125,12 @@ def _print(told: Report, output: Path | None) -> None:
 
 
 def _look(spark: Any, primary_name: str) -> Any:
-    """What waits in the backlog queues. Only the variable's name goes into Spark's plans, never its value."""
-    from pairbus.pipeline.reality import waiting_in_backlogs
+    """What is in the backlog queues. Only the variable's name goes into Spark's plans, never its value."""
+    from pairbus.pipeline.reality import look_into_backlogs
 
     access = {"connectionStringEnv": SECONDARY}
     certificate = os.environ.get("PAIRBUS_CA_FILE")
-    return waiting_in_backlogs(spark, primary_name, access | ({"connectionVerify": certificate} if certificate else {}))
+    return look_into_backlogs(spark, primary_name, access | ({"connectionVerify": certificate} if certificate else {}))
 
 
 def _check_folder(ledger: Path) -> None:

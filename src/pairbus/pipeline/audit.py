@@ -145,15 +145,25 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
 
 
 def confirm(audited: DataFrame, seen: DataFrame) -> DataFrame:
-    """Compare what should be waiting with what a look into the queues found (the columns of `KEY`, one row a
-    copy).
+    """Compare what should be waiting with what a look into the queues found.
+
+    `seen` has the columns of `KEY` and `place` ("backlog" or "dead-letter"), one row for each copy. What waits in
+    a dead-letter queue without a record of it is dead-lettered; what is in neither is lost.
     """
-    counted = seen.groupBy(*KEY).agg(f.count("*").cast("int").alias("seen"))
-    found = audited.join(counted, list(KEY), "left").fillna(0, ["seen"])
-    missing = f.greatest(f.lit(0), f.col("waiting") - f.col("seen"))
-    checked = found.withColumn("missing", missing)
-    checked = checked.withColumn("lost", f.col("lost") + f.col("missing"))
-    checked = checked.withColumn("waiting", f.col("waiting") - f.col("missing"))
+    counted = seen.groupBy(*KEY).agg(
+        f.count_if(f.col("place") == "backlog").cast("int").alias("seen"),
+        f.count_if(f.col("place") == "dead-letter").cast("int").alias("buried"),
+    )
+    found = audited.join(counted, list(KEY), "left").fillna(0, ["seen", "buried"])
+    absent = f.greatest(f.lit(0), f.col("waiting") - f.col("seen"))
+    unrecorded = f.greatest(f.lit(0), f.col("buried") - f.col("dead_lettered") - f.col("expired"))
+    checked = (
+        found.withColumn("absent", absent)
+        .withColumn("buried", f.least("absent", unrecorded))
+        .withColumn("waiting", f.col("waiting") - f.col("absent"))
+        .withColumn("dead_lettered", f.col("dead_lettered") + f.col("buried"))
+        .withColumn("lost", f.col("lost") + f.col("absent") - f.col("buried"))
+    )
     return checked.withColumn("verdict", _verdict()).select(*audited.columns)
 
 

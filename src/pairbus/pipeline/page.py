@@ -94,6 +94,8 @@ def doubts(report: Report) -> list[str]:
         found.append(
             f"{summary.died:,} processes did not end in order: the last moments of their ledgers may be missing."
         )
+    if summary.died and summary.lost:
+        found.append("What seems lost may have come home in such a moment: ask the receivers before you send it again.")
     if summary.broken_lines:
         found.append(f"{summary.broken_lines:,} lines could not be read; they are in the quarantine table.")
     if summary.unidentified:

@@ -21,8 +21,8 @@ from pairbus.pipeline.servicebus import ServiceBusDataSource
 _PROPERTIES = 0x73
 
 
-def waiting_in_backlogs(spark: SparkSession, primary_name: str, access: Mapping[str, str]) -> DataFrame:
-    """Every message in the backlog queues of a primary, as `pairbus.pipeline.audit.confirm` wants them.
+def look_into_backlogs(spark: SparkSession, primary_name: str, access: Mapping[str, str]) -> DataFrame:
+    """Every message in the backlog queues of a primary and in their dead-letter queues, for `audit.confirm`.
 
     `access` holds the data source's options for the secondary: `connectionStringEnv` (the name of an environment
     variable) or `connectionString`, and `connectionVerify` where it is needed. Queues beyond those in use are looked
@@ -30,11 +30,12 @@ def waiting_in_backlogs(spark: SparkSession, primary_name: str, access: Mapping[
     """
     spark.dataSource.register(ServiceBusDataSource)
     pattern = f"{re.escape(primary_name)}{BACKLOG_SEGMENT}[0-9]+"
-    peeked = spark.read.format("servicebus").options(**access).option("queuePattern", pattern).load()
-    return waiting_messages(peeked)
+    reader = spark.read.format("servicebus").options(**access).option("queuePattern", pattern)
+    waiting = seen_messages(reader.load(), "backlog")
+    return waiting.unionByName(seen_messages(reader.option("subQueue", "deadLetter").load(), "dead-letter"))
 
 
-def waiting_messages(peeked: DataFrame) -> DataFrame:
+def seen_messages(peeked: DataFrame, place: str) -> DataFrame:
     """Peeked backlog messages as primary, target and message id; a message in parts is seen in its first part."""
     properties = f.col("application_properties")
     path = f.try_variant_get(properties[envelope.PATH], "$", "string")
@@ -44,6 +45,7 @@ def waiting_messages(peeked: DataFrame) -> DataFrame:
         f.lower(f.substring_index("entity", BACKLOG_SEGMENT, 1)).alias("primary"),
         f.lower(path).alias("target"),
         f.when(part.isNull(), f.col("message_id")).otherwise(inside("body")).alias("message_id"),
+        f.lit(place).alias("place"),
     )
 
 
