@@ -19,6 +19,8 @@ def run_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield
 
 
+# First: the plug-in that distributes the tests reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         uses_spark = "spark" in getattr(item, "fixturenames", ())
