@@ -6,7 +6,7 @@ import pytest
 
 from pairbus import envelope
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
-from pairbus.syphon.deliveries import Delivery
+from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
 from pairbus.syphon.sequences import SequenceGuard
@@ -46,7 +46,7 @@ def test_nothing_is_sent_before_it_is_known_what_stands_in_front() -> None:
     planner = Planner()
     planner.arrived([delivery(5)], 0.0)
     assert due(planner) == [Peek((0, 5))]
-    planner.peeked((0, 5), [(5, "orders")])
+    planner.peeked((0, 5), [Peeked(5, "orders")])
     assert [item.sequence_number for item in only_send(planner).items] == [5]
 
 
@@ -54,7 +54,7 @@ def test_messages_behind_a_foreign_one_of_their_destination_are_released_others_
     planner = Planner()
     planner.arrived([delivery(5), delivery(6, "invoices")], 0.0)
     due(planner)
-    planner.peeked((0, 5), [(3, "orders"), (5, "orders"), (6, "invoices")])
+    planner.peeked((0, 5), [Peeked(3, "orders"), Peeked(5, "orders"), Peeked(6, "invoices")])
     actions = due(planner)
     assert [one.destination for one in actions if isinstance(one, Send)] == ["invoices"]
     (release,) = [one for one in actions if isinstance(one, Release)]
@@ -62,7 +62,7 @@ def test_messages_behind_a_foreign_one_of_their_destination_are_released_others_
     planner = Planner()
     planner.arrived([delivery(5)], 0.0)
     due(planner)
-    planner.peeked((0, 5), [(3, "orders"), (5, "orders")])
+    planner.peeked((0, 5), [Peeked(3, "orders"), Peeked(5, "orders")])
     due(planner)
     assert planner.appetite(0.0) == 0, "the other syphon goes first"
     assert planner.turn is not None

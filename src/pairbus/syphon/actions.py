@@ -43,8 +43,16 @@ class Peek:
 
 
 @dataclass(frozen=True, slots=True)
+class Seek:
+    """Look for parts of this message around this number, whoever has them."""
+
+    part_of: str
+    around: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Ask whether the primary answers at all."""
 
 
-Action = Send | Complete | Release | Bury | Peek | Probe
+Action = Send | Complete | Release | Bury | Peek | Seek | Probe

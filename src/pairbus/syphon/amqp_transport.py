@@ -32,10 +32,10 @@ from pairbus.amqp.client import (
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Released, State
 from pairbus.amqp.values import Array, Int
 from pairbus.syphon.batches import batch_of
-from pairbus.syphon.deliveries import DeadLetter, Delivery
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.locks import renew_after
 from pairbus.syphon.namespaces import Namespace, TokenSource
-from pairbus.syphon.outcomes import destination_of
+from pairbus.syphon.outcomes import peeked
 from pairbus.syphon.stamps import stamps_of
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge
@@ -333,8 +333,8 @@ class AmqpReceiver:
         again_at = await self._renew(deliveries[:half], lost, again_at)
         return await self._renew(deliveries[half:], lost, again_at)
 
-    async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
-        return [(stamps_of(raw)[0], destination_of(raw)) for raw in await self.peek_raw(from_number, count)]
+    async def peek(self, from_number: int, count: int) -> list[Peeked]:
+        return [peeked(stamps_of(raw)[0], raw) for raw in await self.peek_raw(from_number, count)]
 
     async def peek_raw(self, from_number: int, count: int) -> list[bytes]:
         """The messages from this number on, whole."""

@@ -53,3 +53,12 @@ class DeadLetter:
     reason: str
     description: str
     expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """A message seen in a backlog queue, whoever has it. What cannot be read is None."""
+
+    sequence_number: int
+    destination: str | None
+    part_of: str | None = None

@@ -12,7 +12,7 @@ from pairbus.amqp.sections import read_facts
 from pairbus.amqp.values import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
-from pairbus.syphon.deliveries import DeadLetter, Delivery, Item
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 
 Fate = Literal["restored", "dead-lettered", "expired"]
 
@@ -211,9 +211,10 @@ def _message_id(raw: bytes) -> str | None:
         return None
 
 
-def destination_of(raw: bytes) -> str | None:
-    """Where a peeked message wants to go, if that can be read."""
+def peeked(number: int, raw: bytes) -> Peeked:
+    """What a peeked message says of itself, if it can be read."""
     try:
-        return envelope.read(raw).destination
+        message = envelope.read(raw)
     except (EnvelopeError, AmqpDecodeError):
-        return None
+        return Peeked(number, None)
+    return Peeked(number, message.destination, message.part.of if message.part is not None else None)

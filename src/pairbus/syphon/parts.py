@@ -2,11 +2,13 @@
 
 Parts wait here, locked, until their siblings are there. The siblings of a part stand in the same backlog queue, close
 to it: the sender sent them one after the other and began again with a fresh id if one failed. So a part that stays
-alone longer than any sender tries has no siblings, and is given up: dead-lettered, like each of its kind that is there.
+alone longer than any sender tries, and whose siblings are not in the queue, is given up: dead-lettered, like each of
+its kind that is there. Siblings in the hands of another syphon come together: see `sought`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pairbus import envelope
@@ -24,6 +26,17 @@ class _Assembly:
     parts: dict[int, envelope.Part] = field(default_factory=dict)
     deliveries: dict[int, Delivery] = field(default_factory=dict)
     copies: list[Delivery] = field(default_factory=list)
+    checks: int = 0
+    sought: bool = False
+
+    @property
+    def check_at(self) -> float:
+        """When to look for the siblings: after 1, 4, 16 ... seconds alone."""
+        return self.since + 4.0**self.checks
+
+    @property
+    def lowest(self) -> int:
+        return min(delivery.sequence_number for delivery in self.everything())
 
     def everything(self) -> list[Delivery]:
         return [*self.deliveries.values(), *self.copies]
@@ -88,18 +101,36 @@ class PartsBin:
         return copies.everything()
 
     def next_deadline(self) -> float | None:
-        """When the oldest incomplete message will be given up."""
-        return min((one.since + self._patience for one in self._assemblies.values()), default=None)
+        """When an incomplete message will have to be looked after."""
+        return min((one.check_at for one in self._assemblies.values() if not one.sought), default=None)
 
-    def give_up(self, now: float) -> list[tuple[list[Delivery], str]]:
-        """The parts of every message that stayed incomplete too long, and a description."""
-        given_up = []
-        for of, one in list(self._assemblies.items()):
-            if now >= one.since + self._patience:
-                missing = sorted(set(range(1, one.count + 1)) - set(one.parts))
-                given_up.append((one.everything(), _lonely(one, missing)))
-                self._remove(of)
-        return given_up
+    def to_seek(self, now: float) -> list[tuple[str, int]]:
+        """Messages whose missing parts should be looked for, and the lowest number we have of each."""
+        due = [(of, one) for of, one in self._assemblies.items() if not one.sought and now >= one.check_at]
+        for _, one in due:
+            one.sought = True
+            one.checks += 1
+        return [(of, one.lowest) for of, one in due]
+
+    def sought(self, of: str, elsewhere: Collection[int], now: float) -> tuple[list[Delivery], list[Delivery], str]:
+        """Siblings are in the queue under these numbers, in other hands. What to release, what to give up, and why.
+
+        Whoever has the first one keeps it and waits; the others let go, so that all parts come into one hand.
+        """
+        one = self._assemblies.get(of)
+        if one is None:
+            return [], [], ""
+        one.sought = False
+        if elsewhere:
+            if min(elsewhere) > one.lowest:
+                return [], [], ""
+            self._remove(of)
+            return one.everything(), [], ""
+        if now < one.since + self._patience:
+            return [], [], ""
+        self._remove(of)
+        missing = sorted(set(range(1, one.count + 1)) - set(one.parts))
+        return [], one.everything(), _lonely(one, missing)
 
     def overflow(self) -> list[Delivery]:
         """Take out the messages that do not fit into the bin: the newest ones."""

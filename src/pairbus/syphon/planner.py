@@ -19,8 +19,8 @@ from pairbus import envelope
 from pairbus.amqp.values import AmqpDecodeError
 from pairbus.errors import EnvelopeError, PartError
 from pairbus.syphon import letters
-from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
-from pairbus.syphon.deliveries import DeadLetter, Delivery, Item
+from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Seek, Send
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 from pairbus.syphon.lanes import Lane
 from pairbus.syphon.parts import PartsBin
 from pairbus.syphon.pauses import Pause, RateLimit
@@ -170,15 +170,24 @@ class Planner:
             self.held -= len(held)
             self._release(held)
 
-    def peeked(self, gap: tuple[int, int], found: Sequence[tuple[int, str | None]]) -> None:
-        """What peeking from the gap's start showed: numbers and destinations, lowest first, `PEEK_AT_MOST` at most."""
+    def peeked(self, gap: tuple[int, int], found: Sequence[Peeked]) -> None:
+        """What peeking from the gap's start showed, lowest number first, `PEEK_AT_MOST` at most."""
         self._peeking = False
-        up_to = found[-1][0] + 1 if len(found) >= PEEK_AT_MOST else gap[1]
-        self._order.looked_at(
-            gap,
-            min(up_to, gap[1]),
-            [one for one in found if one[0] not in self._mine and one[0] not in self._gone],
-        )
+        up_to = found[-1].sequence_number + 1 if len(found) >= PEEK_AT_MOST else gap[1]
+        others = [(one.sequence_number, one.destination) for one in found if self._is_foreign(one)]
+        self._order.looked_at(gap, min(up_to, gap[1]), others)
+
+    def sought(self, part_of: str, found: Sequence[Peeked], now: float, draw: float) -> None:
+        """These parts of the message are in the queue."""
+        elsewhere = [one.sequence_number for one in found if one.part_of == part_of and self._is_foreign(one)]
+        released, given_up, text = self._parts.sought(part_of, elsewhere, now)
+        if released:
+            self._release(released)
+            self._let_others_go_first(now, draw, "a part of a message is in other hands")
+        self._bury([DeadLetter(one, "PartMissing", text) for one in given_up])
+
+    def _is_foreign(self, seen: Peeked) -> bool:
+        return seen.sequence_number not in self._mine and seen.sequence_number not in self._gone
 
     def probed(self, answers: bool, now: float, draw: float) -> None:
         """The primary answers, or nobody is there."""
@@ -249,8 +258,7 @@ class Planner:
             self._sipping = True
             if self.turn.failures >= 3:
                 self._order.doubt()
-        for deliveries, text in self._parts.give_up(now):
-            self._bury([DeadLetter(one, "PartMissing", text) for one in deliveries])
+        self._actions += [Seek(of, lowest) for of, lowest in self._parts.to_seek(now)]
         if self.stopping:
             self._release_what_cannot_go(now)
         for lane in list(self.lanes.values()):
@@ -318,9 +326,12 @@ class Planner:
         held, lane.held = lane.held, []
         self.held -= len(held)
         self._release([one for item in late for one in item.deliveries] + held)
-        self.turn = Pause.after(self.turn, self.rules.turn_pauses, now, draw, "earlier messages are in other hands")
-        self._sipping = False
+        self._let_others_go_first(now, draw, "earlier messages are in other hands")
         return first < lowest
+
+    def _let_others_go_first(self, now: float, draw: float, cause: str) -> None:
+        self.turn = Pause.after(self.turn, self.rules.turn_pauses, now, draw, cause)
+        self._sipping = False
 
     def appetite(self, now: float) -> int:
         """How many messages to receive now; 0: none."""

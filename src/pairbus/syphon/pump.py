@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
-from pairbus.syphon.deliveries import Delivery
+from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Seek, Send
+from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
@@ -31,6 +31,8 @@ BUSY_RECEIVE_SECONDS = 0.2
 """How long a transport that cannot settle while it receives may wait when there is something to settle."""
 ONCE_RECEIVE_SECONDS = 0.5
 RENEW_CHECK_SECONDS = 1.0
+SEEK_BEFORE, SEEK_AFTER = 500, 1000
+"""How far from a part its siblings are looked for: a sender sends them one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,8 @@ class Pump:
                 self._spawn(self._bury(action, receiver))
             case Peek():
                 self._spawn(self._peek(action, receiver))
+            case Seek():
+                self._spawn(self._seek(action, receiver))
             case Probe():
                 self._spawn(self._probe())
 
@@ -327,6 +331,19 @@ class Pump:
         self.logbook.counts.peeks += 1
         found = await receiver.peek(action.gap[0], PEEK_AT_MOST)
         self.planner.peeked(action.gap, found)
+
+    async def _seek(self, action: Seek, receiver: Receiver) -> None:
+        found: list[Peeked] = []
+        begin = max(0, action.around - SEEK_BEFORE)
+        while begin < action.around + SEEK_AFTER:
+            self.logbook.counts.peeks += 1
+            more = await receiver.peek(begin, PEEK_AT_MOST)
+            if not more:
+                break
+            found += more
+            begin = more[-1].sequence_number + 1
+        loop = asyncio.get_running_loop()
+        self.planner.sought(action.part_of, found, loop.time(), self._options.draw())
 
     async def _probe(self) -> None:
         self.logbook.counts.probes += 1

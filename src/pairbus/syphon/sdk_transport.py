@@ -31,7 +31,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus import envelope
 from pairbus.pairing.sdk import RawBatch, describe, open_link
-from pairbus.syphon.deliveries import DeadLetter, Delivery
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.locks import renew_after
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.transport import ReceiverLostError
@@ -235,13 +235,13 @@ class SdkReceiver:
                     raise _lost(error) from error
         return lost
 
-    async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
+    async def peek(self, from_number: int, count: int) -> list[Peeked]:
         async with self._turn:
             try:
                 found = await self._receiver.peek_messages(count, sequence_number=from_number)
             except (ServiceBusError, OSError) as error:
                 raise _lost(error) from error
-        return [(message.sequence_number or 0, _destination(message)) for message in found]
+        return [_peeked(message) for message in found]
 
     async def close(self) -> None:
         with contextlib.suppress(ServiceBusError, OSError, TimeoutError):
@@ -249,10 +249,16 @@ class SdkReceiver:
                 await self._receiver.close()
 
 
-def _destination(message: ServiceBusReceivedMessage) -> str | None:
+def _peeked(message: ServiceBusReceivedMessage) -> Peeked:
     properties: Any = message.application_properties or {}
-    found = properties.get(envelope.PATH.encode(), properties.get(envelope.PATH))
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else found if isinstance(found, str) else None
+
+    def text(name: str) -> str | None:
+        found = properties.get(name.encode(), properties.get(name))
+        return (
+            found.decode("utf-8", "replace") if isinstance(found, bytes) else found if isinstance(found, str) else None
+        )
+
+    return Peeked(message.sequence_number or 0, text(envelope.PATH), text(envelope.PART_OF))
 
 
 def _outgoing(raws: Sequence[bytes], sender: ServiceBusSender) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pairbus.syphon.deliveries import DeadLetter, Delivery
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 
 LONG_RECEIVE_SECONDS = 15 * 60.0
 
@@ -51,8 +51,8 @@ class Receiver(Protocol):
         """Renew the locks; when to do so again (on the loop's clock), and whose lock was gone."""
         ...
 
-    async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
-        """Numbers and destinations (None: not readable) from this number on, locked messages included."""
+    async def peek(self, from_number: int, count: int) -> list[Peeked]:
+        """What is in the queue from this number on, locked messages included."""
         ...
 
     async def close(self) -> None: ...

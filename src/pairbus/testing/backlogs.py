@@ -9,6 +9,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceB
 
 from pairbus import envelope
 from pairbus.pairing.options import backlog_path
+from pairbus.pairing.queues import SETTINGS
 from pairbus.pairing.sdk import RawBatch
 from pairbus.testing.namespace import EmbeddedNamespace
 
@@ -27,12 +28,12 @@ def backlog_form(message: ServiceBusMessage, destination: str) -> bytes:
     return envelope.to_backlog(encoded(message), destination)
 
 
-def make_backlog(secondary: EmbeddedNamespace, primary_name: str, count: int = 1, **settings: Any) -> list[str]:
-    """Backlog queues as pairing names them."""
+def make_backlog(secondary: EmbeddedNamespace, primary_name: str, count: int = 1) -> list[str]:
+    """Backlog queues with the names and settings that pairing gives them."""
     queues = [backlog_path(primary_name, number) for number in range(count)]
     with secondary.admin() as admin:
         for queue in queues:
-            admin.create_queue(queue, **settings)
+            admin.create_queue(queue, **SETTINGS)
     return queues
 
 

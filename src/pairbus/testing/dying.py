@@ -18,7 +18,7 @@ from typing import Any
 
 from pairbus.amqp.sections import read_facts
 from pairbus.syphon.amqp_transport import AmqpTransport
-from pairbus.syphon.deliveries import DeadLetter, Delivery
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.sdk_transport import SdkTransport
 from pairbus.syphon.service import Syphon
@@ -147,7 +147,7 @@ class _DyingReceiver:
     async def renew(self, deliveries: Sequence[Delivery]) -> tuple[float, list[Delivery]]:
         return await self._inner.renew(deliveries)
 
-    async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
+    async def peek(self, from_number: int, count: int) -> list[Peeked]:
         return await self._inner.peek(from_number, count)
 
     async def close(self) -> None:

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pairbus.syphon.deliveries import DeadLetter, Delivery
-from pairbus.syphon.outcomes import destination_of
+from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
+from pairbus.syphon.outcomes import peeked
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import SendError, Verdict
 
@@ -175,12 +175,12 @@ class MemoryReceiver:
         lost = self._settle("renew", deliveries, extend)
         return now + self._queue.lock_seconds / 2, lost
 
-    async def peek(self, from_number: int, count: int) -> list[tuple[int, str | None]]:
+    async def peek(self, from_number: int, count: int) -> list[Peeked]:
         self._transport.calls["peek"] += 1
         await asyncio.sleep(0)
         self._check()
         found = [one for number, one in self._queue.messages.items() if number >= from_number][:count]
-        return [(one.number, destination_of(one.raw)) for one in found]
+        return [peeked(one.number, one.raw) for one in found]
 
     async def close(self) -> None:
         return None

@@ -1,22 +1,29 @@
 """An event loop whose clock jumps: an hour of waiting takes no time.
 
 For code that waits only for timers and for other tasks of the same loop. When nothing is ready, the clock jumps to the
-next timer; when there is no timer either, nobody could ever wake the program, and that is an error.
+next timer; when there is no timer either, nobody could ever wake the program, and that is an error. So is a program
+that is always busy.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+HAIR_SECONDS = 1e-9
+MOST_TURNS_WITHOUT_TIME = 100_000
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._virtual_now = 0.0
+        self._turns_without_time = 0
+        self._clock_resolution = 0.0  # timers ring when time has come to them, not a little before
 
     def time(self) -> float:
         return self._virtual_now
@@ -25,19 +32,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         inner: Any = self
         while inner._scheduled and inner._scheduled[0]._cancelled:
             # The loop itself removes cancelled timers only after it has waited for them.
-            handle = inner._scheduled[0]
-            inner._scheduled.remove(handle)
+            heapq.heappop(inner._scheduled)._scheduled = False
             inner._timer_cancelled_count -= 1
-            handle._scheduled = False
-            import heapq
-
-            heapq.heapify(inner._scheduled)
         if not inner._ready and not inner._stopping:
             if not inner._scheduled:
                 raise RuntimeError(
                     "Nothing is ready and no timer is set: everyone waits for something that never comes."
                 )
-            self._virtual_now = max(self._virtual_now, inner._scheduled[0]._when)
+            # A hair further than the timer: a wait too short for a float to show must still end some time.
+            self._virtual_now = max(self._virtual_now, inner._scheduled[0]._when) + HAIR_SECONDS
+            self._turns_without_time = 0
+        self._turns_without_time += 1
+        if self._turns_without_time > MOST_TURNS_WITHOUT_TIME:
+            raise RuntimeError(f"Something is always ready, and time stands still at {self._virtual_now}.")
         super()._run_once()  # type: ignore[misc]
 
 
