@@ -92,7 +92,7 @@ def doubts(report: Report) -> list[str]:
         found.append(f"{summary.unrecorded:,} operations could not be recorded: their messages are not followed.")
     if summary.died:
         found.append(
-            f"{summary.died:,} processes did not end in order: the last moments of their ledgers may be missing."
+            f"{summary.died:,} processes run or did not end in order: the last moment of their ledgers may be missing."
         )
     if summary.died and summary.lost:
         found.append("What seems lost may have come home in such a moment: ask the receivers before you send it again.")

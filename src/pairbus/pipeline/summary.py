@@ -41,7 +41,7 @@ class Summary:
     """Operations that writers had to leave out, by their own count."""
     broken_lines: int
     died: int
-    """Processes whose ledger does not end in order: their last fraction of a second may be missing."""
+    """Processes whose ledger has no last word: they run, or died, and their last moment may be missing."""
 
     @property
     def balanced(self) -> bool:
