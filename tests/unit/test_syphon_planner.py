@@ -111,6 +111,19 @@ def test_after_a_failure_only_one_message_is_tried_and_success_brings_the_others
     assert not any(isinstance(one, Send) for one in due(planner, 3.0)), "2 to 50 come first"
 
 
+def test_the_lowest_message_is_the_one_to_try_with_however_late_it_came() -> None:
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1)], 0.0)
+    planner.sent(only_send(planner), DOWN, 0.0, 0.0)
+    planner.lost_receiver()
+    planner.arrived([delivery(n) for n in (3, 2, 1)], 0.5)
+    gap = (0, 3)
+    assert due(planner, 1.0) == [Peek(gap)]
+    planner.peeked(gap, [Peeked(n, "orders") for n in (1, 2, 3)])
+    assert [item.sequence_number for item in only_send(planner, 1.0).items] == [1]
+    assert (planner.in_hand, planner.held) == (1, 2)
+
+
 def test_a_message_that_came_home_is_completed_when_it_comes_again() -> None:
     planner = planner_at_the_head()
     planner.arrived([delivery(1)], 0.0)

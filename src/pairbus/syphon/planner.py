@@ -108,14 +108,18 @@ class Planner:
             lane = self.lanes[destination] = Lane(destination)
         if now < lane.missing_until:
             self._bury(letters.missing(item.deliveries, destination))
-        elif lane.waiting and (lane.pause is not None or lane.stuck(now, self.rules.stuck_after)):
+        elif not lane.waiting or not (lane.pause is not None or lane.stuck(now, self.rules.stuck_after)):
+            lane.add(item)
+            self._count([item], 1)
+        elif number < lane.waiting[0].sequence_number:
+            lane.add(item)  # the lowest is the one to try with
+            self._count([item], 1)
+            self._slim(lane)
+        else:
             for one in item.deliveries:
                 one.raw = b""
             lane.held.extend(item.deliveries)
             self.held += len(item.deliveries)
-        else:
-            lane.add(item)
-            self._count([item], 1)
 
     def sent(self, send: Send, error: SendError | None, now: float, draw: float) -> None:
         """The primary took the batch, or did not."""

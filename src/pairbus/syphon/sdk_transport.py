@@ -238,7 +238,8 @@ class SdkReceiver:
     async def peek(self, from_number: int, count: int) -> list[Peeked]:
         async with self._turn:
             try:
-                found = await self._receiver.peek_messages(count, sequence_number=from_number)
+                # To the SDK 0 means: where the last receive ended.
+                found = await self._receiver.peek_messages(count, sequence_number=max(from_number, 1))
             except (ServiceBusError, OSError) as error:
                 raise _lost(error) from error
         return [_peeked(message) for message in found]
