@@ -17,7 +17,7 @@ demo: setup  ## The whole story on two local namespaces: outage, backlog, recove
 
 # Four at a time also on two cores: most tests wait for the SDK. One worker takes all that use Spark.
 test: lint types  ## Formatting, lint, types and every test
-	@$(bin)/pytest -n 4 --dist loadgroup $(ARGS)
+	@$(bin)/pytest -n 4 --dist loadscope $(ARGS)
 
 lint: setup  ## Formatting and lint
 	@$(bin)/ruff format --check --quiet $(checked) || { echo 'Not formatted: run .venv/bin/ruff format' >&2; exit 1; }

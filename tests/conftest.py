@@ -6,10 +6,17 @@ Run in parallel (`-n`), the tests of one file stay together, and so do all that 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
 pytest_plugins = ["pairbus.testing.spark"]
+
+USES_SPARK = ("test_pipeline_", "test_connector_", "test_spark_")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,9 +26,13 @@ def run_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield
 
 
-# First: the plug-in that distributes the tests reads the groups in the same hook.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        uses_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "spark" if PurePath(file).name.startswith(USES_SPARK) else file
+
+    return ByFile(config, log)
