@@ -30,7 +30,7 @@ def run_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFile(LoadScopeScheduling):
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             return "spark" if PurePath(file).name.startswith(USES_SPARK) else file
