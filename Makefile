@@ -33,8 +33,9 @@ bench-large: setup  ## The tables at 2, 20 and 100 million operations: an hour, 
 	@$(bin)/python benchmarks/bench_ledger.py --operations 2000000 20000000 100000000 --memory 4g $(ARGS)
 
 soak: setup  ## The kill tests, many more rounds than in `make test`
-	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_server.py tests/integration/test_kill_pair.py $(ARGS)
+	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_*.py $(ARGS)
 	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/test_pipeline_kill.py $(ARGS)
+	@PAIRBUS_STREAM_KILLS="planned written sunk committed removing" $(bin)/pytest --timeout=0 tests/integration/test_connector_kill.py $(ARGS)
 
 conformance-full: setup  ## The whole live test suite of azure-servicebus against the embedded namespace
 	@$(bin)/python scripts/conformance.py $(ARGS)
