@@ -34,6 +34,8 @@ bench-large: setup  ## The tables at 2, 20 and 100 million operations: an hour, 
 
 soak: setup  ## The kill tests, many more rounds than in `make test`
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_*.py $(ARGS)
+	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} PAIRBUS_DRAIN_MESSAGES=$${PAIRBUS_DRAIN_MESSAGES:-100000} \
+		$(bin)/pytest --timeout=0 tests/integration/test_syphon_crash.py tests/integration/test_syphon_many.py $(ARGS)
 	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/test_pipeline_kill.py $(ARGS)
 	@PAIRBUS_STREAM_KILLS="planned written sunk committed removing" $(bin)/pytest --timeout=0 tests/integration/test_connector_kill.py $(ARGS)
 

@@ -28,7 +28,7 @@ SHARE = {"amqp": 44 / 52, "sdk": 8 / 52}
 LOCK_SECONDS = 60
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(max(900, ROUNDS * 20))
 @pytest.mark.parametrize("kind", ["amqp", "sdk"])
 def test_killed_at_every_step_it_loses_nothing(kind: str, tmp_path: Path) -> None:
     print(f"PAIRBUS_KILL_SEED={SEED}")
