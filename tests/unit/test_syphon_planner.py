@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from pairbus import envelope
+from pairbus.amqp.sections import read_facts
+from pairbus.amqp.types import ULong, encode
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
 from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
 from pairbus.syphon.sequences import SequenceGuard
+from pairbus.syphon.stamps import message_key_of
 from pairbus.syphon.verdicts import SendError, Verdict, judge
 
 NOW_MS = 1_700_000_000_000
@@ -271,3 +276,13 @@ def test_the_guard_keeps_partitions_apart_and_doubts_only_what_is_open() -> None
 )
 def test_only_what_the_service_refused_for_good_is_given_up(condition: str, verdict: Verdict) -> None:
     assert judge(condition) is verdict
+
+
+@pytest.mark.parametrize("message_id", ["text", UUID(int=7), ULong(7), b"\x01\xff", None])
+def test_ids_are_read_as_everywhere_else(message_id: object) -> None:
+    body = b"\x00\x53\x75\xa0\x01x"
+    for fields in ([message_id], [message_id, None, "to" * 200], []):
+        whole = b"\x00\x53\x70\x45\x00\x53\x73" + encode(fields) + body
+        assert message_key_of(whole) == read_facts(whole).message_key
+    assert message_key_of(body) is None
+    assert message_key_of(b"") is None

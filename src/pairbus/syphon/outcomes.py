@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pairbus import envelope
-from pairbus.amqp.sections import read_facts
 from pairbus.amqp.values import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
+from pairbus.syphon.stamps import message_key_of
 
 Fate = Literal["restored", "dead-lettered", "expired"]
 
@@ -106,7 +106,7 @@ class Logbook:
                 Operation.RESTORE,
                 self.primary,
                 destination,
-                [_message_id(item.raw) for item in items],
+                [_id_of(item) for item in items],
                 sizes=[item.size for item in items],
                 outcome=Outcome.OK if error is None else Outcome.FAILED,
                 latency_us=round(seconds * 1e6),
@@ -127,7 +127,7 @@ class Logbook:
             Carried(
                 self.queue,
                 item.sequence_number,
-                _message_id(item.raw),
+                _id_of(item),
                 item.destination,
                 "restored",
                 "",
@@ -206,9 +206,14 @@ class Logbook:
 def _message_id(raw: bytes) -> str | None:
     """The message's id as text; for a part, the part's own."""
     try:
-        return read_facts(raw).message_key
-    except (AmqpDecodeError, EnvelopeError):
+        return message_key_of(raw)
+    except (AmqpDecodeError, IndexError):
         return None
+
+
+def _id_of(item: Item) -> str | None:
+    """The id of the message that goes home: for a joined one it stands in what the parts carried."""
+    return item.deliveries[0].message_id if item.part_of is None else _message_id(item.raw)
 
 
 def peeked(number: int, raw: bytes) -> Peeked:

@@ -1,11 +1,12 @@
-"""PURE. What the backlog's broker stamped on a message: its number, and until when it is locked."""
+"""PURE. What a pump needs to know of a message without reading all of it: its number, its lock, its id."""
 
 from __future__ import annotations
 
 from pairbus.amqp.decoding import decode, skip
 from pairbus.amqp.values import AmqpDecodeError
 
-_HEADER, _MESSAGE_ANNOTATIONS = 0x70, 0x72
+_HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x72, 0x73
+_LIST8, _LIST32 = 0xC0, 0xD0
 
 
 def stamps_of(raw: bytes) -> tuple[int, int | None]:
@@ -20,3 +21,20 @@ def stamps_of(raw: bytes) -> tuple[int, int | None]:
             break
         pos = skip(raw, pos + 3)
     raise AmqpDecodeError("a message from a queue has no sequence number")
+
+
+def message_key_of(raw: bytes) -> str | None:
+    """The message's id as text, whatever its type; nothing behind it is looked at."""
+    pos = 0
+    while pos + 3 < len(raw) and raw[pos] == 0 and raw[pos + 1] == 0x53:
+        code = raw[pos + 2]
+        if code == _PROPERTIES:
+            kind = raw[pos + 3]
+            if kind not in (_LIST8, _LIST32) or raw[pos + 3 + (2 if kind == _LIST8 else 8)] == 0:
+                return None
+            found, _ = decode(raw, pos + 3 + (3 if kind == _LIST8 else 9))
+            return found if found is None else found.hex() if isinstance(found, bytes) else str(found)
+        if not _HEADER <= code < _PROPERTIES:
+            return None
+        pos = skip(raw, pos + 3)
+    return None
