@@ -24,10 +24,10 @@ PAIRBUS = (sys.executable, "-m", "pairbus.cli")
 
 
 @contextmanager
-def serving(folder: Path, *options: str, name: str = "contoso") -> Iterator[subprocess.Popen[str]]:
+def serving(folder: Path, *options: str, name: str | None = "contoso") -> Iterator[subprocess.Popen[str]]:
     """A server in the foreground of a process, ready; `folder/ready.json` tells where."""
     ready_file = folder / "ready.json"
-    command = [*PAIRBUS, "serve", name, "--port", "0", "--data", str(folder / "data")]
+    command = [*PAIRBUS, "serve", *([] if name is None else [name]), "--port", "0", "--data", str(folder / "data")]
     command += ["--ready-file", str(ready_file), *options]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -182,3 +182,40 @@ def test_only_loopback_is_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["no/slashes", "", "-" * 60, ".."])
 def test_a_name_that_is_none_is_said(tmp_path: Path, name: str) -> None:
     assert repr(name) in refused("serve", "--data", str(tmp_path / "data"), "--port", "0", "--", name)
+
+
+def test_a_server_is_found_by_its_name_in_any_case_and_from_anywhere(tmp_path: Path) -> None:
+    with serving(tmp_path, name="contoso-by-name"):
+        assert Path(str(ready(tmp_path)["ca_file"])).is_absolute()
+        for spelling in ("contoso-by-name", "CONTOSO-BY-NAME"):
+            done = subprocess.run(
+                [*PAIRBUS, "fault", spelling, "--mode", "hang", "--for", "1s"], capture_output=True, text=True, cwd="/"
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            assert f"127.0.0.1:{ready(tmp_path)['port']}, for 1s" in done.stdout
+
+
+def test_all_namespaces_of_a_config_are_served_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    queues = {"primary": "orders", "standby": "invoices"}
+    namespaces = [{"Name": name, "Queues": [{"Name": queue}]} for name, queue in queues.items()]
+    config.write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
+    with serving(tmp_path, "--config", str(config), name=None) as process:
+        described = [json.loads(line) for line in (tmp_path / "ready.json").read_text().splitlines()]
+        assert [one["name"] for one in described] == list(queues)
+        for one in described:
+            with ServiceBusAdministrationClient.from_connection_string(
+                one["connection_string"], connection_verify=one["ca_file"]
+            ) as admin:
+                assert [queue.name for queue in admin.list_queues()] == [queues[one["name"]]]
+        assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted(queues)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_serving_nobody_is_refused(tmp_path: Path) -> None:
+    assert "No namespace is named" in refused("serve", "--data", str(tmp_path / "data"))
+
+
+def test_a_namespace_named_twice_is_refused(tmp_path: Path) -> None:
+    assert "named twice" in refused("serve", "contoso", "Contoso", "--data", str(tmp_path / "data"))

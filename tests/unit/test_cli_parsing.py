@@ -42,7 +42,7 @@ def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
     ("words", "sentence"),
     [
         ("sevre", "No such command 'sevre'. Did you mean 'serve'? See 'pairbus --help'."),
-        ("serve", "Missing argument 'NAME'. See 'pairbus --help'."),
+        ("serve", "Missing option '--data'. See 'pairbus --help'."),
         ("serve a", "Missing option '--data'. See 'pairbus --help'."),
         ("serve a --data d --port 70000", "--port 70000 is not a port: give a number from 0"),
         ("serve a --data d --port x", "Invalid value for '--port': Input should be a valid integer"),
@@ -115,7 +115,7 @@ def server(pid: int, name: str = "contoso") -> RunningServer:
 
 def test_a_description_is_private_and_complete(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
-    server(1).write(path)
+    RunningServer.write_all([server(1)], path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert set(json.loads(path.read_text())) == {"name", "port", "connection_string", "ca_file", "pid"}
     assert RunningServer.read(path) == server(1)
@@ -126,7 +126,7 @@ def test_a_description_replaces_one_that_others_could_read(tmp_path: Path) -> No
     path = tmp_path / "ready.json"
     path.write_text("old")
     path.chmod(0o644)
-    server(1).write(path)
+    RunningServer.write_all([server(1)], path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -150,7 +150,7 @@ def test_the_list_of_servers_forgets_dead_ones(tmp_path: Path, monkeypatch: pyte
     alive, dead = server(os.getpid()), server(gone.pid)
     for each in (alive, dead):
         run_file(each).parent.mkdir(exist_ok=True)
-        each.write(run_file(each))
+        RunningServer.write_all([each], run_file(each))
     assert list(running_servers()) == [alive]
     assert not run_file(dead).exists()
 
@@ -161,7 +161,7 @@ def test_two_servers_of_one_name_must_be_told_apart(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for pid in (os.getpid(), os.getppid()):
         run_file(server(pid)).parent.mkdir(exist_ok=True)
-        server(pid).write(run_file(server(pid)))
+        RunningServer.write_all([server(pid)], run_file(server(pid)))
     assert run(["fault", "contoso"]) == 2
     assert "Several servers are called 'contoso' (ports 5, 5)" in capsys.readouterr().err
 

@@ -76,16 +76,28 @@ def fault(
     from pairbus.embedded.remote import ControlError, RemoteSwitchboard
 
     try:
-        switchboard = RemoteSwitchboard(_connection_string(server))
+        connection_string = _connection_string(server)
+        switchboard = RemoteSwitchboard(connection_string)
+        where = f"{entity or 'the whole namespace'} at {_address(connection_string)}"
         if clear:
             switchboard.clear(entity)
+            typer.echo(f"No fault any more: {where}.")
         elif mode:
             switchboard.set(mode, entity=entity, condition=condition, rate=rate, delay_ms=delay_ms, for_ms=for_ms)
+            typer.echo(f"Fault {mode.value}: {where}, {f'for {duration}' if duration else 'until it is cleared'}.")
         else:
-            for line in switchboard.list():
+            faults = list(switchboard.list())
+            for line in faults:
                 typer.echo(json.dumps(line))
+            if not faults:
+                typer.echo(f"No fault is on at {_address(connection_string)}.")
     except ControlError as error:
         raise Refusal(str(error)) from error
+
+
+def _address(connection_string: str) -> str:
+    """Which server that is, without its key."""
+    return connection_string.partition("sb://")[2].partition(";")[0].strip("/")
 
 
 def _connection_string(server: str) -> str:

@@ -10,6 +10,8 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import typer
@@ -22,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def serve(
-    name: str,
+    names: Sequence[str],
     *,
     data: Path,
     host: str,
@@ -31,8 +33,12 @@ def serve(
     ready_file: Path | None,
     stop_with_stdin: bool,
 ) -> None:
-    """Serves until SIGINT or SIGTERM, or, if so told, until standard input ends."""
-    places = [data / DATA_FOLDER_FILE, *([] if ready_file is None else [ready_file])]
+    """Serves until SIGINT or SIGTERM, or, if so told, until standard input ends.
+
+    Several namespaces get a folder each below `data`, and ports one after the other.
+    """
+    if len({name.casefold() for name in names}) < len(names):
+        raise Refusal(f"A namespace is named twice ({', '.join(names)}): name each one once.")
 
     async def run() -> None:
         told_to_stop = asyncio.Event()
@@ -45,41 +51,57 @@ def serve(
                 loop.add_reader(0, _note_end_of_stdin, told_to_stop)
             except OSError as error:
                 raise Refusal("--stop-with-stdin needs a pipe as its standard input, not a file.") from error
-        server = EmbeddedServer(name, data, host=host, port=port, config=config)
-        try:
-            await server.start()
-        except ServerStartError as error:
-            raise Refusal(str(error)) from error
-        try:
-            await _described(server, places, told_to_stop)
-        finally:
-            await server.stop()
+        async with AsyncExitStack() as stack:
+            servers = []
+            for position, name in enumerate(names):
+                folder = data / name if len(names) > 1 else data
+                server = EmbeddedServer(name, folder, host=host, port=port and port + position, config=config)
+                try:
+                    await server.start()
+                except ServerStartError as error:
+                    raise Refusal(str(error)) from error
+                stack.push_async_callback(server.stop)
+                servers.append(server)
+            await _described(servers, ready_file, told_to_stop, listed=not stop_with_stdin)
 
     asyncio.run(run())
 
 
-async def _described(server: EmbeddedServer, places: list[Path], told_to_stop: asyncio.Event) -> None:
-    running = RunningServer(
-        name=server.name,
-        port=server.port,
-        connection_string=server.connection_string,
-        ca_file=str(server.ca_file),
-        pid=os.getpid(),
-    )
+async def _described(
+    servers: Sequence[EmbeddedServer], ready_file: Path | None, told_to_stop: asyncio.Event, *, listed: bool
+) -> None:
+    """Describes the servers on disk while they run. One that lives with its parent is its parent's alone to find."""
+    running = [
+        RunningServer(
+            name=server.name,
+            port=server.port,
+            connection_string=server.connection_string,
+            ca_file=str(server.ca_file),
+            pid=os.getpid(),
+        )
+        for server in servers
+    ]
+    places = [(server.data / DATA_FOLDER_FILE, [one]) for server, one in zip(servers, running, strict=True)]
+    if ready_file is not None:
+        places.append((ready_file, running))
     try:
-        _put_on_list(running)
-        for place in places:
+        for one in running if listed else ():
+            _put_on_list(one)
+        for place, described in places:
             try:
-                running.write(place)
+                RunningServer.write_all(described, place)
             except OSError as error:
                 raise Refusal(f"{place} cannot be written: {error.strerror}.") from error
-        typer.echo(f"{running.name} takes connections on port {running.port}. Ctrl-C stops it.")
-        typer.echo(f"Connection string: {running.connection_string}")
-        typer.echo(f"Certificate for the administration client: {running.ca_file}")
+        for one in running:
+            typer.echo(f"{one.name} takes connections on port {one.port}. Ctrl-C stops it.")
+            typer.echo(f"Connection string: {one.connection_string}")
+            typer.echo(f"Certificate for the administration client: {one.ca_file}")
         await told_to_stop.wait()
     finally:
-        for place in [run_file(running), *places]:
-            _remove_own(place, running)
+        for one in running if listed else ():
+            _remove_own(run_file(one), one)
+        for place, described in places:
+            _remove_own(place, described[0])
 
 
 def _put_on_list(running: RunningServer) -> None:
@@ -89,7 +111,7 @@ def _put_on_list(running: RunningServer) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in running_servers():
             pass  # reading the list clears away what dead servers left
-        running.write(path)
+        RunningServer.write_all([running], path)
     except OSError as error:
         log.warning("this server cannot be found by its name", extra={"cause": str(error)})
 

@@ -1,4 +1,4 @@
-"""`pairbus serve`: one embedded namespace, in the foreground, until it is told to stop."""
+"""`pairbus serve`: embedded namespaces, in the foreground, until they are told to stop."""
 
 from __future__ import annotations
 
@@ -17,18 +17,29 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The namespace's name, such as contoso.")],
-    data: Annotated[Path, typer.Option(help="The folder that keeps its entities, messages and key.")],
-    port: Annotated[int, typer.Option(help="0: any free port.")] = 5672,
+    data: Annotated[
+        Path,
+        typer.Option(help="The folder that keeps entities, messages and key; for several namespaces, a folder each."),
+    ],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="The namespace's name, such as contoso. Several are served at once; none: all of the --config.",
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="0: any free port. Several namespaces take this port and those after it.")
+    ] = 5672,
     config: Annotated[Path | None, typer.Option(help="A JSON file with entities to create at the start.")] = None,
     ready_file: Annotated[
-        Path | None, typer.Option(help="Gets one JSON object when the server takes connections.")
+        Path | None, typer.Option(help="Gets a line of JSON for each namespace when they take connections.")
     ] = None,
     host: Annotated[str, typer.Option(help="A loopback address.")] = "127.0.0.1",
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LOG_LEVELS)}.")] = "warning",
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
-    """Run a local Service Bus namespace for the official SDKs.
+    """Run local Service Bus namespaces for the official SDKs.
 
     It shows a connection string, keeps everything in the data folder, and stops on Ctrl-C or SIGTERM.
     """
@@ -43,7 +54,7 @@ def serve(
 
     logs.configure(log_level)
     foreground.serve(
-        name,
+        names or _all_names(config),
         data=data,
         host=host,
         port=port,
@@ -51,3 +62,17 @@ def serve(
         ready_file=ready_file,
         stop_with_stdin=stop_with_stdin,
     )
+
+
+def _all_names(config: Path | None) -> list[str]:
+    if config is None:
+        raise Refusal("No namespace is named: give a NAME such as contoso, or a --config that describes some.")
+    from pairbus.embedded.config import ConfigError, read_config
+
+    try:
+        names = [namespace.name for namespace in read_config(config).namespaces]
+    except ConfigError as error:
+        raise Refusal(str(error)) from error
+    if not names:
+        raise Refusal(f"{config} describes no namespace: add one, or give a NAME.")
+    return names

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -28,15 +28,15 @@ class RunningServer:
     ca_file: str
     pid: int
 
-    def write(self, path: Path) -> None:
-        """Puts the description at `path`, whole, readable by its owner only."""
+    @staticmethod
+    def write_all(servers: Sequence[RunningServer], path: Path) -> None:
+        """Puts the descriptions at `path`, a line each, whole, readable by their owner only."""
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(asdict(self), file)
-                file.write("\n")
+                file.writelines(json.dumps(asdict(server)) + "\n" for server in servers)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
@@ -46,9 +46,9 @@ class RunningServer:
 
     @classmethod
     def read(cls, path: Path) -> RunningServer:
-        """Raises OSError when there is none, ValueError when it is something else."""
+        """The first server described at `path`. OSError when there is none, ValueError when it is something else."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
             return cls(
                 name=str(content["name"]),
                 port=int(content["port"]),

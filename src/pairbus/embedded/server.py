@@ -92,7 +92,7 @@ class EmbeddedServer:
 
     @property
     def ca_file(self) -> Path:
-        return self.data / "ca.pem"
+        return self.data.absolute() / "ca.pem"
 
     @property
     def connection_string(self) -> str:
