@@ -249,9 +249,9 @@ class NamespaceModel(RuleBasedStateMachine):
             self.namespace.held(place, [token], self.now)
         except (MessageLockLostError, SessionLockLostError):
             return
-        if session is None:
+        if not place.queue.requires_session:
             assert place.queue.renew(token, self.now) == self.now + 5_000
-        else:
+        elif session is not None:
             assert place.queue.renew_session(session.session_id, self.now) == self.now + 5_000
 
     @rule(path=st.sampled_from((PLAIN, STRICT, SESSIONS, TOPIC)))

@@ -133,13 +133,15 @@ def waiting(audit: DataFrame) -> DataFrame:
     """How long messages waited. Clocks of two processes may differ: a wait is never less than nothing."""
     seconds = f.when(f.col("home_at").isNotNull(), f.greatest(f.lit(0.0), _seconds("diverted_at", "home_at")))
     waited = audit.where(f.col("diverted_at").isNotNull()).withColumn("seconds", seconds)
+    # Summed as whole microseconds: a sum of fractions depends on the order of its rows, and builds must repeat exactly.
+    microseconds = f.sum(f.round(f.col("seconds") * 1_000_000).cast("long"))
     percentiles = [f.percentile("seconds", f.lit(p / 100)).alias(f"p{p}_seconds") for p in (50, 90, 99)]
     return (
         waited.groupBy("day", "primary", "target")
         .agg(
             f.count("seconds").alias("messages"),
             f.count(f.when(f.col("waiting") > 0, 1)).alias("still_waiting"),
-            f.mean("seconds").alias("mean_seconds"),
+            (f.try_divide(microseconds, f.count("seconds")) / 1_000_000).alias("mean_seconds"),
             *percentiles,
             f.max("seconds").alias("max_seconds"),
         )
