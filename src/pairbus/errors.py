@@ -41,7 +41,8 @@ class PairingError(PairbusError):
     def __init__(self, queue: str, cause: BaseException) -> None:
         super().__init__(
             f"Backlog queue {queue!r} of the secondary namespace could not be made ready: {_sentence(cause)}"
-            " Check the secondary's address and that its credential may read and create queues."
+            " Check the secondary's address, that its credential may read and create queues, and for a local namespace"
+            " that connection_verify names its certificate."
         )
         self.queue = queue
         self.cause = cause
