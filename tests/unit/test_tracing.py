@@ -43,6 +43,50 @@ def test_a_diverted_send_is_a_span_whose_context_travels_with_the_messages() -> 
     assert done.returncode == 0, done.stderr
 
 
+RESTORING = textwrap.dedent(
+    """
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from pairbus import envelope
+    from pairbus.amqp.types import encode
+    from pairbus.pairing.tracing import diverted_send
+    from pairbus.syphon.deliveries import Item
+    from pairbus.syphon.outcomes import Logbook
+
+    raw = b"\\x00\\x53\\x75" + encode(b"an order")
+    book = Logbook("q", "contoso", "standby")
+    book.sent("orders", [Item("orders", 1, (), envelope.to_backlog(raw, "orders"))], None, 0.5)
+
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    trace.set_tracer_provider(provider)
+    with diverted_send("orders", 1) as parent:
+        pass
+    forms = [envelope.to_backlog(raw, "orders", trace_parent=one) for one in (parent, parent, None, "nonsense")]
+    items = [Item("orders", number, (), form) for number, form in enumerate(forms)]
+    book.sent("orders", items, None, 0.5)
+    book.sent("orders", items[2:], TimeoutError(), 0.5)
+    divert, restore, failed = spans.get_finished_spans()
+    assert restore.name == "pairbus restore"
+    assert restore.attributes["messaging.batch.message_count"] == 4
+    assert [link.context.span_id for link in restore.links] == [divert.context.span_id]
+    assert [link.context.trace_id for link in restore.links] == [divert.context.trace_id]
+    assert restore.end_time - restore.start_time == 500_000_000
+    assert failed.attributes["error.type"] == "TimeoutError"
+    assert not failed.links
+    """
+)
+
+
+def test_the_restoring_is_a_span_that_links_to_the_diverted_sends() -> None:
+    done = subprocess.run([sys.executable, "-c", RESTORING], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_the_libraries_nothing_is_traced_or_counted_and_all_works() -> None:
     script = textwrap.dedent(
         """

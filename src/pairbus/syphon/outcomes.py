@@ -11,6 +11,7 @@ from pairbus import envelope
 from pairbus.amqp.values import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
+from pairbus.pairing import tracing
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 from pairbus.syphon.stamps import message_key_of
 
@@ -101,6 +102,10 @@ class Logbook:
         else:
             self.counts.restored += len(items)
             self.counts.restored_bytes += sum(item.size for item in items)
+        if tracing.is_on():
+            parents = [envelope.read(item.raw).trace_parent for item in items]
+            failure = None if error is None else type(error).__name__
+            tracing.restored_send(destination, len(items), parents, seconds, failure)
         if self.ledger is not None:
             self.ledger.record_batch(
                 Operation.RESTORE,
