@@ -15,9 +15,9 @@ setup:
 demo: setup  ## The whole story on two local namespaces: outage, backlog, recovery, proof that nothing is lost
 	@$(bin)/pairbus demo $(ARGS)
 
-# Four at a time also on two cores: most tests wait for the SDK. One worker takes all that use Spark.
+# Three at a time also on two cores: most tests wait for the SDK. One worker takes all that use Spark.
 test: lint types  ## Formatting, lint, types and every test
-	@$(bin)/pytest -n 4 --dist loadscope $(ARGS)
+	@$(bin)/pytest -n 3 --dist loadscope $(ARGS)
 
 lint: setup  ## Formatting and lint
 	@$(bin)/ruff format --check --quiet $(checked) || { echo 'Not formatted: run .venv/bin/ruff format' >&2; exit 1; }

@@ -45,8 +45,8 @@ def test_a_listed_exception_must_fail(tmp_path: Path, body: str, outcome: Outcom
     assert {result.name: result.outcome for result in results} == {name: outcome, "test_other": Outcome.PASSED}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_representative_part_passes() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "conformance.py"), "--representative", "--workers", "8"]
+    command = [sys.executable, str(ROOT / "scripts" / "conformance.py"), "--representative", "--workers", "4"]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 START_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
-RING_TIMEOUT_SECONDS = 30.0
+RING_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(order=True, slots=True)

@@ -22,8 +22,8 @@ from pairbus.embedded.running import RunningServer
 from pairbus.embedded.server import EmbeddedServer
 from pairbus.testing.waiting import wait_until
 
-START_TIMEOUT_SECONDS = 30.0
-STOP_TIMEOUT_SECONDS = 30.0
+START_TIMEOUT_SECONDS = 120.0
+STOP_TIMEOUT_SECONDS = 120.0
 
 
 class Host(Protocol):

@@ -12,7 +12,7 @@ FIRST_PAUSE_SECONDS = 0.002
 LONGEST_PAUSE_SECONDS = 0.05
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 30.0, what: str | None = None) -> T:
+def wait_until(condition: Callable[[], T], timeout: float = 120.0, what: str | None = None) -> T:
     """The first true answer of `condition`; a TimeoutError that says what was waited for if none comes.
 
     The condition is asked once more after the deadline: a machine that stalls does not fail a test by itself.
