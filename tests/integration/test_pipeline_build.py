@@ -18,6 +18,7 @@ from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route, closed
 from pairbus.pipeline import schemas
 from pairbus.pipeline.audit import KEY
 from pairbus.pipeline.build import build
+from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.page import doubts, html_page, verdict
 from pairbus.pipeline.report import report
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
@@ -240,7 +241,7 @@ def test_the_bill_is_what_the_script_did(spark: SparkSession, tables: Path) -> N
     }
     bills = rows(spark, tables, schemas.BILLS)
     march = {row["what"]: row for row in bills if row["namespace"] == "contoso" and row["month"].month == 3}
-    assert march["base charge, hours"]["amount"] == Decimal("0.0135") * 744
+    assert march["base charge, hours"]["amount"] == Decimal("0.013441") * 744
     assert march["operations, 0 to 13,000,000"]["quantity"] == 21 + 17
     assert {row["month"].month for row in bills if row["namespace"] == "fabrikam"} == {3}
 
@@ -280,6 +281,27 @@ def test_a_second_build_has_nothing_to_do(spark: SparkSession, ledger: Path, tab
     before = (tables / "CURRENT.json").read_bytes()
     assert build(spark, ledger, tables).new_files == 0
     assert (tables / "CURRENT.json").read_bytes() == before
+
+
+def test_other_prices_make_other_bills_without_new_files(spark: SparkSession, tables: Path, tmp_path: Path) -> None:
+    folder, nothing = tmp_path / "tables", tmp_path / "ledger"
+    shutil.copytree(tables, folder)
+    nothing.mkdir()
+    assert build(spark, nothing, folder).new_files == 0
+    before = content(spark, folder)
+    pricing = Pricing(tariff="azure-cny", connections={"contoso": 5_000, "fabrikam": 10})
+    assert build(spark, nothing, folder, pricing=pricing).new_files == 0
+    assert {row["currency"] for row in rows(spark, folder, schemas.BILLS)} == {"CNY"}
+    dollars = Pricing(connections={"contoso": 5_000, "fabrikam": 10})
+    build(spark, nothing, folder, pricing=dollars)
+    lines = {(row["namespace"], row["month"].month, row["what"]): row for row in rows(spark, folder, schemas.BILLS)}
+    assert lines["contoso", 3, "brokered connections, 1,000 to 100,000"]["amount"] == 120
+    assert lines["fabrikam", 3, "brokered connections, 0 to 1,000"]["amount"] == 0
+    written = TableStore(folder).manifest()
+    build(spark, nothing, folder, pricing=dollars)
+    assert TableStore(folder).manifest() == written, "the same prices again"
+    build(spark, nothing, folder)
+    assert content(spark, folder) == before
 
 
 def test_the_report_says_it_in_one_sentence_and_adds_up(spark: SparkSession, tables: Path) -> None:

@@ -94,3 +94,9 @@ def test_wrong_input_is_one_sentence(
     told = capsys.readouterr().err
     assert says in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("entry", ["contoso", "=5", "contoso=", "contoso=-1", "contoso=many", "contoso=nan"])
+def test_connections_that_are_none_are_refused(tmp_path: Path, entry: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ledger", "build", str(tmp_path), "--connections", entry]) == 2
+    assert "write it as contoso=5000" in capsys.readouterr().err

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import date
 from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.costs import Plan, Usage, added_amount, bill, billed_operations, parse_tariff, shipped_tariffs, units
+from pairbus.costs import (
+    Plan,
+    Usage,
+    added_amount,
+    bill,
+    billed_operations,
+    connection_months,
+    parse_tariff,
+    shipped_tariffs,
+    tariff_for,
+    units,
+)
 from pairbus.costs.tariffs import Step
 from pairbus.ledger.records import Operation, Outcome
 
@@ -79,6 +91,31 @@ def test_standard_operations_at_every_edge(operations: int, amount: str) -> None
 )
 def test_brokered_connections_at_every_edge(connections: int, amount: str) -> None:
     assert bill(TARIFF.plan("standard"), Usage(0, connections=connections)).total == Decimal(amount)
+
+
+@pytest.mark.parametrize(
+    ("devices", "hours", "connections", "amount"),
+    [
+        (10_000, 12 * 31, "5000", "120"),  # the service's own example
+        (1_000, 744, "1000", "0"),
+        (1_001, 744, "1001", "0.03"),
+        (1_488, 1, "2", "0"),
+        (744_372, 1, "1000.5", "0.015"),
+        (100_000, 744, "100000", "2970"),
+        (0, 744, "0", "0"),
+    ],
+)
+def test_brokered_connections_are_hourly_peaks_over_744_hours(
+    devices: int, hours: int, connections: str, amount: str
+) -> None:
+    found = connection_months(devices for _ in range(hours))
+    assert found == Decimal(connections)
+    assert bill(TARIFF.plan("standard"), Usage(0, connections=found)).total == Decimal(amount)
+
+
+def test_only_the_standard_plan_charges_for_connections() -> None:
+    for plan in ("basic", "premium"):
+        assert bill(TARIFF.plan(plan), Usage(0, connections=1_000_000)).lines == ()
 
 
 def test_a_whole_bill_line_by_line() -> None:
@@ -172,3 +209,14 @@ def test_shipped_standard_tariffs_include_thirteen_million_and_then_charge(tarif
     assert bill(standard, Usage(13 * MILLION)).total == 0
     assert bill(standard, Usage(14 * MILLION)).total == standard.operations[1].price
     assert tariff.source.startswith("https://")
+
+
+def test_the_shipped_dollar_prices_are_what_their_source_says() -> None:
+    tariff = tariff_for(shipped_tariffs(), "azure-usd", date(2026, 1, 1))
+    standard = tariff.plan("standard")
+    assert round(bill(standard, Usage(0, hours=744)).total, 2) == Decimal("10.00")
+    assert bill(standard, Usage(3_000 * MILLION)).total == Decimal("1369.60")
+    assert bill(standard, Usage(0, connections=1_000_000)).total == 2_970 + 10_000 + 7_500
+    assert bill(tariff.plan("basic"), Usage(1_000 * MILLION)).total == 50
+    premium = bill(tariff.plan("premium"), Usage(0, hours=730, messaging_units=16)).total
+    assert round(premium, 1) == Decimal("10833.2")

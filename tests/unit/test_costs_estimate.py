@@ -60,7 +60,7 @@ def test_added_operations_are_priced_in_the_primarys_step() -> None:
     busy = estimate(Fleet(primary_operations=20_000_000), USD, outage=outage)
     assert quiet.primary_amount == 0
     assert busy.primary_amount == Decimal("0.80") * (100 * 59 * 60 * 2 + 59) / 1_000_000
-    assert quiet.secondary_amount == busy.secondary_amount == 720 * Decimal("0.0135")
+    assert quiet.secondary_amount == busy.secondary_amount == 720 * Decimal("0.013441")
     assert quiet.total == quiet.secondary_amount
 
 

@@ -6,12 +6,15 @@ into its step. Nothing is rounded here; who prints rounds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 
 from pairbus.costs.tariffs import Plan, Step
 
 MILLION = Decimal(1_000_000)
+HOURS_PER_MONTH = 744
+"""Brokered connections are prorated by this many hours, whatever the length of the month."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,8 @@ class Usage:
     operations: int
     hours: Decimal | int = 0
     """How long the namespace existed in the month."""
-    connections: int = 0
-    """The month's peak of brokered connections."""
+    connections: Decimal | int = 0
+    """Brokered connections of the month, see `connection_months`."""
     messaging_units: int = 0
 
     def __post_init__(self) -> None:
@@ -65,6 +68,14 @@ def bill(plan: Plan, usage: Usage) -> Bill:
     return Bill(tuple(lines))
 
 
+def connection_months(hourly_peaks: Iterable[int]) -> Decimal:
+    """Brokered connections of a month: the peaks of its hours (one for each hour in which there were any), prorated.
+
+    10,000 devices, connected 12 hours on each of 31 days, are 10,000 x 372 / 744 = 5,000.
+    """
+    return Decimal(sum(hourly_peaks)) / HOURS_PER_MONTH
+
+
 def operations_amount(plan: Plan, operations: int) -> Decimal:
     """What that many operations of one namespace cost in a month, without anything else."""
     return sum((line.amount for line in _stepped("operations", operations, plan.operations, per=MILLION)), Decimal(0))
@@ -75,8 +86,9 @@ def added_amount(plan: Plan, before: int, added: int) -> Decimal:
     return operations_amount(plan, before + added) - operations_amount(plan, before)
 
 
-def _stepped(what: str, quantity: int, steps: tuple[Step, ...], *, per: Decimal) -> list[Line]:
-    lines, floor = [], 0
+def _stepped(what: str, quantity: Decimal | int, steps: tuple[Step, ...], *, per: Decimal) -> list[Line]:
+    lines: list[Line] = []
+    floor: Decimal | int = 0
     for step in steps:
         ceiling = quantity if step.up_to is None else min(quantity, step.up_to)
         part = ceiling - floor
@@ -87,7 +99,7 @@ def _stepped(what: str, quantity: int, steps: tuple[Step, ...], *, per: Decimal)
     return lines
 
 
-def _step_name(what: str, floor: int, up_to: int | None) -> str:
+def _step_name(what: str, floor: Decimal | int, up_to: int | None) -> str:
     if up_to is None:
         return f"{what} above {floor:,}" if floor else what
     return f"{what}, {floor:,} to {up_to:,}"

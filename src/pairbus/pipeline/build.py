@@ -10,6 +10,8 @@ The steps, for a build that found new files:
    (`episodes`, `bills`, `pairing_cost`) as a whole.
 5. Publication, in one step. A build that dies before it has changed nothing.
 
+Without new files there is nothing to do, unless the prices are others than last time: then bills are made anew.
+
 So one build of many files gives the same tables as many builds of a few, in any order, as long as a message's
 records are not read more than `lookback_days` apart after it was settled.
 """
@@ -64,9 +66,10 @@ def build(
         store.sweep(before)
         publish_orphans(ledger)
         files = _new_files(ledger, before)
-        if not files:
+        prices = pricing or Pricing()
+        if not files and (not before.batch or before.pricing == prices.stamp):
             return BuildResult(0, 0, 0, ())
-        builder = _Build(spark, store, before, pricing or Pricing(), lookback_days)
+        builder = _Build(spark, store, before, prices, lookback_days)
         result = builder.run(files)
         store.publish(builder.manifest)
     return result
@@ -98,9 +101,12 @@ class _Build:
         self._pricing = pricing
         self._lookback = timedelta(days=lookback_days)
         self._batch = before.batch + 1
-        self.manifest = replace(before, batch=self._batch)
+        self.manifest = replace(before, batch=self._batch, pricing=pricing.stamp)
 
     def run(self, files: Sequence[Path]) -> BuildResult:
+        if not files:
+            self._make_bills()
+            return BuildResult(0, 0, 0, ())
         days, records, quarantined = self._ingest(files)
         touched: set[str] = set(days)
         if days:
@@ -189,9 +195,12 @@ class _Build:
     def _recompute_whole(self) -> None:
         transitions = self._read("transitions", schemas.TRANSITIONS)
         carried = self._read("episode_messages", schemas.EPISODE_MESSAGES)
+        self._replace("episodes", gold.episodes(transitions, carried), self.manifest.days("episodes"))
+        self._make_bills()
+
+    def _make_bills(self) -> None:
         operations = self._read("operations_daily", schemas.OPERATIONS_DAILY)
         for name, frame in (
-            ("episodes", gold.episodes(transitions, carried)),
             ("bills", gold.bills(operations, self._pricing)),
             ("pairing_cost", gold.pairing_cost(operations, self._pricing)),
         ):

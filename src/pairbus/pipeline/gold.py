@@ -6,6 +6,7 @@ Pure functions of frames; each gives the columns that `schemas` has for its tabl
 from __future__ import annotations
 
 import calendar
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -39,6 +40,13 @@ class Pricing:
     plans: Mapping[str, str] = field(default_factory=dict)
     """Plans of single namespaces, where they differ from `plan`."""
     messaging_units: int = 1
+    connections: Mapping[str, Decimal | int] = field(default_factory=dict)
+    """Brokered connections of namespaces in a month: no ledger knows them."""
+
+    @property
+    def stamp(self) -> str:
+        """The same for the same prices: bills are made anew when it changes."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
     def of(self, namespace: str, month: date) -> tuple[Tariff, Plan]:
         tariff = tariff_for(self.tariffs, self.tariff, month)
@@ -56,11 +64,26 @@ def operations_daily(silver: DataFrame) -> DataFrame:
         f.sum("bytes").alias("bytes"),
         f.sum("latency_us").alias("latency_us_sum"),
         f.max("latency_us").alias("latency_us_max"),
+        f.max("address").alias("address"),
     )
-    # A namespace that keeps its own ledger has counted everyone: then the others' records would count twice.
+    # A namespace that keeps its own ledger has counted everyone: then the others' records would count twice. What it
+    # does not record is a receive that brought nothing.
     own = f.col("role") == Role.NAMESPACE.value
     counted_itself = f.max(own).over(Window.partitionBy("day", "namespace"))
-    return grouped.withColumn("in_bill", own | ~counted_itself).select(*OPERATIONS_DAILY.names)
+    unseen = (f.col("operation") == Operation.RECEIVE.value) & (f.col("outcome") == Outcome.EMPTY.value)
+    return (
+        grouped.withColumn("namespace", _own_name())
+        .withColumn("in_bill", own | ~counted_itself | unseen)
+        .select(*OPERATIONS_DAILY.names)
+    )
+
+
+def _own_name() -> Column:
+    """A namespace that clients know by its address only, by the name it has in its own ledger."""
+    known = f.struct(f.col("address").alias("address"), f.col("namespace").alias("name"))
+    of_day = f.collect_set(f.when(f.col("address").isNotNull(), known)).over(Window.partitionBy("day"))
+    here = f.filter(f.array_sort(of_day), lambda one: one["address"] == f.col("namespace"))
+    return f.coalesce(f.get(here, f.lit(0))["name"], f.col("namespace"))
 
 
 def _pairing_cause() -> Column:
@@ -71,7 +94,7 @@ def _pairing_cause() -> Column:
         .when(received & (outcome == Outcome.EMPTY.value), "idle receives")
         .when(received, "diverted messages")
         .when(operation.isin(Operation.DIVERT.value, Operation.RESTORE.value), "diverted messages")
-        .when(operation == Operation.CREATE.value, "creation")
+        .when((operation == Operation.CREATE.value) & on_backlog, "creation")
     )
 
 
@@ -197,6 +220,7 @@ def bills(operations: DataFrame, pricing: Pricing) -> DataFrame:
         tariff, plan = pricing.of(month["namespace"], month["month"])
         hours = 24 * calendar.monthrange(month["month"].year, month["month"].month)[1]
         units = pricing.messaging_units if plan.messaging_unit_per_hour else 0
+        usage = Usage(month["billed"], hours, pricing.connections.get(month["namespace"], 0), units)
         rows.extend(
             {
                 "namespace": month["namespace"],
@@ -210,7 +234,7 @@ def bills(operations: DataFrame, pricing: Pricing) -> DataFrame:
                 "plan": plan.name,
                 "day": month["month"],
             }
-            for line in bill(plan, Usage(month["billed"], hours=hours, messaging_units=units)).lines
+            for line in bill(plan, usage).lines
         )
     return operations.sparkSession.createDataFrame(rows, BILLS.schema).coalesce(1)
 
@@ -218,14 +242,16 @@ def bills(operations: DataFrame, pricing: Pricing) -> DataFrame:
 def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
     """What pairing added by cause, and what that costs beyond the rest of the month.
 
-    The receiver's receive of a restored message cannot be told from others: it is the same as its restore.
+    The receiver's receive of a restored message cannot be told from others: it is the same as its restore. A
+    namespace's own ledger does not know what is a restore, and the clients' may be missing: the larger count holds.
     """
-    counted = operations.where(f.col("in_bill") & f.col("cause").isNotNull())
+    counted = operations.where(f.col("cause").isNotNull())
     received_again = counted.where(f.col("operation") == Operation.RESTORE.value)
+    own = f.col("role") == Role.NAMESPACE.value
     by_cause = (
         counted.unionByName(received_again)
         .groupBy("namespace", f.trunc("day", "month").alias("month"), "cause")
-        .agg(f.sum("billed").alias("billed"))
+        .agg(f.greatest(f.sum(f.when(own, f.col("billed"))), f.sum(f.when(~own, f.col("billed")))).alias("billed"))
     )
     totals = {(row["namespace"], row["month"]): int(row["billed"]) for row in _monthly(operations).collect()}
     causes: dict[tuple[str, date], dict[str, int]] = {}
@@ -235,7 +261,7 @@ def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
     for (namespace, month), parts in causes.items():
         tariff, plan = pricing.of(namespace, month)
         added = sum(parts.values())
-        total = added_amount(plan, max(0, totals[namespace, month] - added), added)
+        total = added_amount(plan, max(0, totals.get((namespace, month), 0) - added), added)
         for cause, billed in parts.items():
             rows.append(
                 {

@@ -47,6 +47,8 @@ class Manifest:
     """For each gold table, the batch that made each day of it."""
     open_days: tuple[str, ...] = ()
     """Days of `messages` on which some message still waits."""
+    pricing: str = ""
+    """Names the prices that the bills were made with."""
     format: int = FORMAT
 
     def with_table(self, name: str, replaced: Iterable[str], written: Iterable[str], batch: int) -> Manifest:
