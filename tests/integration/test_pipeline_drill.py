@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pairbus import EntityState, SendAvailabilityPairedNamespaceOptions, pair_namespace
 from pairbus.ledger import LedgerWriter, Operation, Role
@@ -17,7 +19,7 @@ from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
 from pairbus.pipeline.page import verdict
 from pairbus.pipeline.reality import look_into_backlogs
-from pairbus.pipeline.report import report
+from pairbus.pipeline.report import Report, report
 from pairbus.pipeline.store import TableStore
 from pairbus.syphon import Syphon
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, wait_until
@@ -126,11 +128,22 @@ def play(pair: EmbeddedPair, ledger: Path) -> str:
     return lost
 
 
-def test_the_tables_say_what_the_drill_did(spark: SparkSession, pairbus_pair: EmbeddedPair, tmp_path: Path) -> None:
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
+    """Two namespaces that keep a ledger of their own."""
+    own = tmp_path / "namespaces"
+    with (
+        EmbeddedNamespace("contoso", ledger=own) as primary,
+        EmbeddedNamespace("contoso-standby", ledger=own) as secondary,
+    ):
+        yield EmbeddedPair(primary, secondary)
+
+
+def test_the_tables_say_what_the_drill_did(spark: SparkSession, pair: EmbeddedPair, tmp_path: Path) -> None:
     ledger, tables = tmp_path / "ledger", tmp_path / "tables"
-    lost = play(pairbus_pair, ledger)
+    lost = play(pair, ledger)
     build(spark, ledger, tables)
-    secondary = pairbus_pair.secondary
+    secondary = pair.secondary
     seen = look_into_backlogs(
         spark,
         "contoso",
@@ -157,11 +170,52 @@ def test_the_tables_say_what_the_drill_did(spark: SparkSession, pairbus_pair: Em
     assert {(row["offered"], row["accepted"], row["accepted_by_primary"]) for row in told.availability} == {
         (66, 66, 30)
     }
-    assert operations(spark, tables) >= {("send", "ok", 30), ("divert", "ok", 36), ("restore", "ok", 29)}
+    done = operations(daily(spark, tables))
+    assert {name: done[name] for name in ("send", "divert", "restore")} == {"send": 30, "divert": 36, "restore": 29}
+
+    secondary.stop()
+    namespaces_own_ledgers_tell_the_same(spark, tmp_path, believed)
 
 
-def operations(spark: SparkSession, tables: Path) -> set[tuple[str, str, int]]:
+def namespaces_own_ledgers_tell_the_same(spark: SparkSession, folder: Path, believed: Report) -> None:
+    """With the namespaces' own records beside the clients': nothing counts twice, bills are by the namespace."""
+    ledger, tables = folder / "all", folder / "all-tables"
+    for part in ("ledger", "namespaces"):
+        shutil.copytree(folder / part, ledger, dirs_exist_ok=True)
+    build(spark, ledger, tables)
+    told = report(spark, tables)
+    changed = {"billed_operations", "died"}
+    assert {name: value for name, value in asdict(told.summary).items() if name not in changed} == {
+        name: value for name, value in asdict(believed.summary).items() if name not in changed
+    }
+    for name in ("episodes", "availability", "waiting", "sends", "depth"):
+        assert getattr(told, name) == getattr(believed, name), name
+
+    rows = daily(spark, tables)
+    own = rows.where("role = 'namespace' and outcome = 'ok'")
+    pings = operations(rows.where("role = 'client' and outcome = 'ok'"))["ping"]
+    at_primary, at_secondary = (operations(own.where(f"namespace = '{n}'")) for n in ("contoso", "contoso-standby"))
+    # 30 sent, 29 restored, one sent again by hand; all received and completed
+    assert at_primary == {"create": 1, "send": 60, "ping": pings, "receive": 60, "complete": 60}
+    # 36 messages in 38 parts; what was received came home (30 parts), was deleted, buried, or looked at and put back
+    assert (at_secondary["divert"], at_secondary["complete"], at_secondary["dead-letter"]) == (38, 31, 1)
+    assert {(row["namespace"], row["role"]) for row in rows.where("in_bill and outcome != 'empty'").collect()} == {
+        ("contoso", "namespace"),
+        ("contoso-standby", "namespace"),
+    }
+    assert {row["namespace"] for row in told.bills} == {"contoso", "contoso-standby"}
+    billed = rows.where("in_bill").groupBy("namespace").sum("billed").collect()
+    lines = {row["namespace"]: int(row["quantity"]) for row in told.bills if row["what"].startswith("operations")}
+    assert lines == {row[0]: row[1] for row in billed}
+    added = {(row["namespace"], row["cause"]): row["billed"] for row in told.pairing_cost}
+    assert added["contoso", "pings"] == pings
+    assert added["contoso-standby", "creation"] == 1
+
+
+def daily(spark: SparkSession, tables: Path) -> DataFrame:
     store = TableStore(tables)
-    daily = store.read_table(spark, schemas.OPERATIONS_DAILY.schema, "operations_daily", store.manifest())
-    rows = daily.groupBy("operation", "outcome").sum("operations").collect()
-    return {(row[0], row[1], row[2]) for row in rows}
+    return store.read_table(spark, schemas.OPERATIONS_DAILY.schema, "operations_daily", store.manifest())
+
+
+def operations(rows: DataFrame) -> dict[str, int]:
+    return {row[0]: row[1] for row in rows.where("outcome = 'ok'").groupBy("operation").sum("operations").collect()}

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pairbus.embedded.faults import FaultSwitchboard
     from pairbus.embedded.listener import Listener
     from pairbus.embedded.security import Authority
+    from pairbus.embedded.store import Store
+    from pairbus.ledger import LedgerWriter
 
 T = TypeVar("T")
 
@@ -49,7 +51,10 @@ class ServerStartError(Exception):
 
 
 class EmbeddedServer:
-    """A namespace called `name` whose state lives in the folder `data`."""
+    """A namespace called `name` whose state lives in the folder `data`.
+
+    With `ledger`, a folder, it records every operation there.
+    """
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class EmbeddedServer:
         config: Path | None = None,
         clock: Clock | None = None,
         limits: Limits | None = None,
+        ledger: Path | None = None,
     ) -> None:
         self.name = name
         self.data = data
@@ -68,6 +74,8 @@ class EmbeddedServer:
         self._config = config
         self._clock = clock or SystemClock()
         self._limits = limits or Limits()
+        self._ledger_folder = ledger
+        self._ledger: LedgerWriter | None = None
         self._lock: int | None = None
         self._broker: Broker | None = None
         self._faults: FaultSwitchboard | None = None
@@ -131,11 +139,14 @@ class EmbeddedServer:
         listener, self._listener = self._listener, None
         endpoint, self._endpoint = self._endpoint, None
         broker, self._broker = self._broker, None
+        ledger, self._ledger = self._ledger, None
         lock, self._lock = self._lock, None
         # Whatever goes wrong on the way, the next step is taken: a folder that stays locked helps nobody.
         async with contextlib.AsyncExitStack() as steps:
             if lock is not None:
                 steps.callback(os.close, lock)
+            if ledger is not None:
+                steps.push_async_callback(asyncio.to_thread, ledger.close)
             if broker is not None:
                 steps.push_async_callback(broker.close)
             if listener is not None:
@@ -158,13 +169,12 @@ class EmbeddedServer:
 
     async def _open(self) -> None:
         # Imported here, not above: a program that only names this class stays light.
-        from pairbus.embedded.broker import Broker
         from pairbus.embedded.faults import FaultSwitchboard
         from pairbus.embedded.store import SchemaError, Store
 
         try:
             store = Store(self.data)
-            self._broker = Broker(store, self._clock, self._limits)
+            self._broker = self._make_broker(store)
         except SchemaError as error:
             raise ServerStartError(str(error)) from None
         except (sqlite3.Error, OSError) as error:
@@ -173,6 +183,23 @@ class EmbeddedServer:
         if not any(MANAGE in rule.rights for rule in self._broker.authorization_rules()):
             rules = (*self._broker.authorization_rules(), _new_root_rule(self._clock.now_ms()))
             await self._broker.set_authorization_rules(rules)
+
+    def _make_broker(self, store: "Store") -> "Broker":
+        if self._ledger_folder is None:
+            from pairbus.embedded.broker import Broker
+
+            return Broker(store, self._clock, self._limits)
+        from pairbus.embedded.recording import RecordingBroker
+        from pairbus.ledger import LedgerWriter, Role
+
+        try:
+            self._ledger = LedgerWriter(self._ledger_folder, role=Role.NAMESPACE)
+        except OSError as error:
+            store.close()
+            raise ServerStartError(
+                f"The ledger folder {self._ledger_folder} cannot be used: {error.strerror}."
+            ) from error
+        return RecordingBroker(store, self._clock, self._limits, self.name, self._ledger)
 
     async def _apply(self, config: "NamespaceConfig | None") -> None:
         if config is None:
@@ -212,6 +239,8 @@ class EmbeddedServer:
                 f"Port {self._wanted_port} of {self.host} cannot be used ({reason}): choose another with --port."
             ) from error
         self._listener = listener
+        if self._ledger is not None:
+            self._ledger.address = f"{self.host}:{self.port}"
 
     def _make_endpoint(self, authority: "Authority", amqp: Callable[[], asyncio.Protocol]) -> "Endpoint":
         from pairbus.embedded.administration.control import Control

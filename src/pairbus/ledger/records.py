@@ -103,6 +103,8 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, gc=False, omit_defaults=
     operation: Operation
     namespace: str = ""
     entity: str = ""
+    address: str | None = None
+    """Of a namespace's own records: host and port, by which clients may name it."""
     destination: str | None = None
     source: str | None = None
     route: Route | None = None

@@ -48,6 +48,8 @@ class LedgerWriter:
             raise ValueError(f"The ledger's id_salt has {len(id_salt)} bytes; give 8 to 64 random bytes.")
         self.folder = Path(folder)
         self.role = role
+        self.address: str | None = None
+        """Where a namespace that records its own operations is reached: goes into every record from now on."""
         self._id_salt = id_salt
         self._limits = limits or LedgerLimits()
         self._pending_limit = self._limits.pending_records
@@ -109,6 +111,7 @@ class LedgerWriter:
                 operation=operation,
                 namespace=namespace,
                 entity=entity,
+                address=self.address,
                 destination=destination,
                 source=source,
                 route=route,
@@ -167,6 +170,7 @@ class LedgerWriter:
             operation=operation,
             namespace=namespace,
             entity=entity,
+            address=self.address,
             destination=destination,
             source=source,
             route=route,

@@ -78,13 +78,15 @@ def evidence(silver: DataFrame) -> DataFrame:
         "expired": ok & on_backlog & (operation == Operation.EXPIRE.value),
         "removed": ok & ~by_namespace & on_backlog & (operation == Operation.COMPLETE.value),
         "received": ok & ~by_namespace & ~on_backlog & settled,
-        "failed": (f.col("outcome") == Outcome.FAILED.value) & carried,
+        "failed": ~by_namespace & (f.col("outcome") == Outcome.FAILED.value) & carried,
         "in_doubt": (f.col("outcome") == Outcome.UNKNOWN.value) & carried,
         "namespace_home": ok & by_namespace & ~on_backlog & is_send,
         "namespace_received": ok & by_namespace & ~on_backlog & settled,
     }
     plain = ok & ~on_backlog & ~from_spool & (is_send | settled)
-    told = silver.where(operation.isin(*_SPEAKING) & f.col("message_id").isNotNull())
+    # A namespace does not know whom a message in a backlog is for, and a refusal is the client's to tell.
+    knowing = ~by_namespace | (ok & ~on_backlog)
+    told = silver.where(operation.isin(*_SPEAKING) & f.col("message_id").isNotNull() & knowing)
     entered = marks["accepted"] & (is_divert | is_spool)
     came_home = ok & ~by_namespace & (is_restore | (is_send & from_spool))
     return told.select(

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from pairbus.ledger.files import closed_files, open_files, publish_orphans
 from pairbus.ledger.records import Operation, Outcome, Role, Route
 from pairbus.pipeline.audit import audit
+from pairbus.pipeline.gold import operations_daily
 from pairbus.pipeline.silver import quarantine, read_lines, silver
 
 
@@ -90,22 +91,24 @@ def summarise_records(
     seen: DataFrame | None = None,
     require_receipts: bool = False,
 ) -> Summary:
-    ok = f.col("outcome") == Outcome.OK.value
+    of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
     totals = records.agg(
-        _count(ok & (f.col("operation") == Operation.PING.value)).alias("pings"),
-        f.coalesce(f.sum("billed"), f.lit(0)).alias("billed_operations"),
+        _count(of_clients & (f.col("operation") == Operation.PING.value)).alias("pings"),
         _unidentified(),
         *_words(),
     ).first()
+    billed = operations_daily(records).where("in_bill").agg(_total(f.lit(True), "billed").alias("billed")).first()
     copies = ("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates")
     travelled = ("diverted", "spooled", "restored")
     audited = audit(records, seen=seen, require_receipts=require_receipts)
     sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies + travelled)).first()
     assert totals is not None
+    assert billed is not None
     assert sums is not None
     return Summary(
         **{name: int(sums[name]) for name in copies + travelled},
-        **{name: int(totals[name]) for name in ("pings", "billed_operations", "unidentified", "unrecorded", "died")},
+        **{name: int(totals[name]) for name in ("pings", "unidentified", "unrecorded", "died")},
+        billed_operations=int(billed["billed"]),
         broken_lines=quarantined.count(),
     )
 
@@ -149,7 +152,7 @@ def _unidentified() -> Column:
     on_message = f.col("operation").isin(
         [Operation.SEND.value, Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value]
     )
-    ok = f.col("outcome") == Outcome.OK.value
+    ok = (f.col("outcome") == Outcome.OK.value) & (f.col("role") != Role.NAMESPACE.value)
     return _count(ok & on_message & f.col("message_id").isNull()).alias("unidentified")
 
 

@@ -37,12 +37,21 @@ class Host(Protocol):
 class ThreadHost:
     """A server on an event loop of its own, on a thread of this process."""
 
-    def __init__(self, name: str, data: Path, config: Path | None, clock: Clock | None, limits: Limits | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        data: Path,
+        config: Path | None,
+        clock: Clock | None,
+        limits: Limits | None,
+        ledger: Path | None = None,
+    ) -> None:
         self._name = name
         self._data = data
         self._config = config
         self._clock = clock
         self._limits = limits or Limits()
+        self._ledger = ledger
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._server: EmbeddedServer | None = None
@@ -61,6 +70,7 @@ class ThreadHost:
                 config=self._config,
                 clock=self._clock,
                 limits=self._limits,
+                ledger=self._ledger,
             )
             await server.start()
             return server
@@ -107,10 +117,11 @@ class ProcessHost:
     The child watches its standard input, whose other end is ours: it goes when we go, however we go.
     """
 
-    def __init__(self, name: str, data: Path, config: Path | None) -> None:
+    def __init__(self, name: str, data: Path, config: Path | None, ledger: Path | None = None) -> None:
         self._name = name
         self._data = data
         self._config = config
+        self._ledger = ledger
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, port: int) -> RunningServer:
@@ -121,6 +132,8 @@ class ProcessHost:
             command += ["--port", str(port), "--data", str(self._data), "--ready-file", str(ready_file)]
             if self._config is not None:
                 command += ["--config", str(self._config)]
+            if self._ledger is not None:
+                command += ["--ledger", str(self._ledger)]
             with complaint.open("wb") as stderr:
                 process = subprocess.Popen(
                     command,

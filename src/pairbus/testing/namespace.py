@@ -34,7 +34,8 @@ from pairbus.testing.hosts import Host, ProcessHost, ThreadHost
 class EmbeddedNamespace:
     """A namespace in this process, or, with `process=True`, in a child process that can be killed.
 
-    A clock of the test's own and other limits are for a namespace in this process.
+    A clock of the test's own and other limits are for a namespace in this process. With `ledger`, a folder, the
+    namespace records every operation there.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class EmbeddedNamespace:
         config: Path | None = None,
         clock: Clock | None = None,
         limits: Limits | None = None,
+        ledger: Path | None = None,
     ) -> None:
         if process and (clock is not None or limits is not None):
             raise ValueError("A namespace in a child process has its own clock and limits: leave them out.")
@@ -54,7 +56,9 @@ class EmbeddedNamespace:
         self._own_data = data is None
         self._data = Path(tempfile.mkdtemp(prefix="pairbus-")) if data is None else data
         self._host: Host = (
-            ProcessHost(name, self._data, config) if process else ThreadHost(name, self._data, config, clock, limits)
+            ProcessHost(name, self._data, config, ledger)
+            if process
+            else ThreadHost(name, self._data, config, clock, limits, ledger)
         )
         self._port = port
         self._running: RunningServer | None = None
