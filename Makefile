@@ -37,7 +37,7 @@ soak: setup  ## The kill tests, many more rounds than in `make test`
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} PAIRBUS_DRAIN_MESSAGES=$${PAIRBUS_DRAIN_MESSAGES:-100000} \
 		$(bin)/pytest --timeout=0 tests/integration/test_syphon_crash.py tests/integration/test_syphon_many.py $(ARGS)
 	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/test_pipeline_kill.py $(ARGS)
-	@PAIRBUS_STREAM_KILLS="planned written sunk committed removing" $(bin)/pytest --timeout=0 tests/integration/test_connector_kill.py $(ARGS)
+	@PAIRBUS_STREAM_KILL_ROUNDS=$${PAIRBUS_STREAM_KILL_ROUNDS:-10} $(bin)/pytest --timeout=0 tests/integration/test_connector_kill.py $(ARGS)
 
 conformance-full: setup  ## The whole live test suite of azure-servicebus against the embedded namespace
 	@$(bin)/python scripts/conformance.py $(ARGS)

@@ -11,7 +11,8 @@ Rules:
   last batch's own, and Spark runs one more, empty, batch, whose beginning removes what the last one read.
 - `left` are messages of earlier batches that another receiver, perhaps a process of ours that died, still held when
   they were to be removed.
-- `missing` counts messages that somebody else took between our reading and our removing them.
+- `missing` counts messages that somebody else took between our reading and our removing them; what is gone when a
+  restart removes a batch again is not counted, for the life before may have removed it.
 """
 
 from __future__ import annotations

@@ -201,22 +201,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning(text)
 
     def commit(self, end: dict[str, Any]) -> None:
+        offset = self._commit(end)
+        self._remove(offset)
+
+    def _commit(self, end: dict[str, Any]) -> Offset:
         self._committed = end
         offset = Offset.from_json(end)
         self._adopt(offset)
-        self._remove(offset)
+        return offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start != self._committed:
-            # A restart: the batch before is committed, but whoever should have removed it may have died.
-            self.commit(start)
+            # A restart: the batch before is committed, but whoever should have removed it may have died, or half-way.
+            self._remove(self._commit(start), perhaps_again=True)
         return [
             StreamPart(entity, runs)
             for entity, position in Offset.from_json(end).entities.items()
             for runs in position.parts
         ]
 
-    def _remove(self, offset: Offset) -> None:
+    def _remove(self, offset: Offset, *, perhaps_again: bool = False) -> None:
+        """Remove the batch, and what was left of others. What is gone is counted, unless we may have done it."""
         wire = wire_for(self._options.access)
         left = self._left if self._left is not None else {}
         for entity, position in offset.entities.items():
@@ -233,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if removed.held.pairs:
                 left[entity] = removed.held
                 self._warn_once(f"{entity!r}: messages that were read are held by another receiver and stay for now")
-            if removed.gone.pairs:
+            if removed.gone.pairs and not perhaps_again:
                 self._unreported[entity] = self._unreported.get(entity, 0) + len(removed.gone)
                 self._idle_until = 0.0
                 log.warning(
