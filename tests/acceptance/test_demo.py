@@ -1,37 +1,129 @@
-"""`pairbus demo`: the whole story, and that it would say so if something were lost."""
+"""`pairbus demo` as a user runs it: into a file, on a terminal, with Ctrl-C.
+
+That it would say so if something were lost is in tests/unit/test_demo_counting.py.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pairbus.demo.story import Count, Narrator, conclude
-from pairbus.pipeline.report import Summary
 from pairbus.testing import wait_until
 
+DEMO = (sys.executable, "-m", "pairbus.cli", "demo", "--fast")
+SEED = "7"
 
-def test_the_story_ends_with_everything_delivered(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pairbus.cli", "demo"],
+
+def accounts(shown: str) -> list[tuple[str, ...]]:
+    """Each destination with what was accepted and delivered."""
+    return re.findall(r"(\S+): accepted (\d+) = delivered (\d+), lost 0, ", shown)
+
+
+@pytest.fixture(scope="module")
+def redirected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder and the output of a whole story told into a file."""
+    folder = tmp_path_factory.mktemp("redirected")
+    temporary = tmp_path_factory.mktemp("temporary")
+    with (folder / "output").open("wb") as output:
+        done = subprocess.run(
+            [*DEMO, "--seed", SEED, "--keep"],
+            cwd=folder,
+            env={**os.environ, "TMPDIR": str(temporary), "FORCE_COLOR": "1"},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=600,
+        )
+    shown = (folder / "output").read_text(encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, ""), shown + done.stderr
+    assert not list(temporary.glob("pairbus-demo-*")), "a folder of the demo is left behind"
+    return folder, shown
+
+
+def test_the_story_ends_with_everything_delivered(redirected: tuple[Path, str]) -> None:
+    _, shown = redirected
+    assert [name for name, *_ in accounts(shown)] == ["orders", "prices/europe", "prices/large", "carts"]
+    assert "The ledger agrees: " in shown
+    last = r"Sent 270 messages: delivered 270, lost 0, duplicated \d+; it would have cost [\d,]+ operations, .*\n"
+    assert re.search(last, shown), shown
+    assert "\x1b" not in shown
+
+
+def test_both_outages_happen(redirected: tuple[Path, str]) -> None:
+    _, shown = redirected
+    first, second = shown.split("Second outage: ")
+    for entity in ("orders", "prices", "carts"):
+        assert f"'{entity}' is failed over now" in first
+        assert f"'{entity}' is healthy now" in first
+    failed = set(re.findall(r"'(\w+)' is failed over now", second))
+    assert failed == {"prices"}
+    assert "'prices' is healthy now" in second
+    (carried,) = re.findall(r"The syphon has carried (\d+) messages home", second)
+    (diverted, restored) = re.findall(r"(\d+) messages went through the backlog and (\d+) came home", second)[0]
+    assert carried == diverted == restored != "0"
+
+
+def test_the_report_is_where_it_says(redirected: tuple[Path, str]) -> None:
+    folder, shown = redirected
+    page = folder / "demo-output" / "report.html"
+    assert f"The report is {page}\n" in shown
+    assert "all 270 accepted messages were delivered" in page.read_text(encoding="utf-8")
+
+
+def test_what_is_kept_can_be_used(redirected: tuple[Path, str]) -> None:
+    folder, shown = redirected
+    (kept,) = [path for path in (folder / "demo-output").iterdir() if path.is_dir()]
+    assert str(kept) in shown
+    assert {"contoso", "contoso-standby", "ledger", "ledger-tables"} <= {path.name for path in kept.iterdir()}
+
+
+def test_on_a_terminal_the_same_seed_tells_the_same_story_with_a_table(
+    redirected: tuple[Path, str], tmp_path: Path
+) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+    with subprocess.Popen(
+        [*DEMO, "--seed", SEED],
         cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"accepted 600 = delivered 600, lost 0, duplicates \d+\n", done.stdout), done.stdout
-    assert "The ledger agrees: " in done.stdout
-    assert "\x1b" not in done.stdout
-    assert done.stderr == ""
-    assert not list(tmp_path.glob("pairbus-demo-*")), "the demo's folder is left behind"
+        env={**os.environ, "TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as demo:
+        os.close(theirs)
+        shown = read_all(ours)
+        assert demo.wait(60) == 0, shown
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert accounts(plain) == accounts(redirected[1])
+    assert re.search(r"│ prices +│ failed over +│ backlog ", plain)
+    assert re.search(r"│ orders +│ healthy +│ primary ", plain)
+    assert re.search(r"[1-9]\d* messages in the backlog", plain)
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1, "the cursor is hidden"
+    assert [path.name for path in (tmp_path / "demo-output").iterdir()] == ["report.html"]
+
+
+def read_all(terminal: int) -> str:
+    """What is written to a pseudo-terminal until its last writer has gone."""
+    content = b""
+    try:
+        while chunk := os.read(terminal, 65536):
+            content += chunk
+    except OSError:  # how Linux says that nobody has it open any more
+        pass
+    os.close(terminal)
+    return content.decode("utf-8", errors="replace").replace("\r\n", "\n")
 
 
 def started_in(run_folder: Path) -> list[psutil.Process]:
@@ -46,47 +138,29 @@ def started_in(run_folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_an_interrupted_story_leaves_nothing_running(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["Starting two namespaces", "senders send to the primary", "Second outage"])
+def test_an_interrupted_story_leaves_nothing_behind(moment: str, tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "pairbus.cli", "demo"],
-        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        DEMO,
+        cwd=tmp_path,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     ) as demo:
         assert demo.stdout is not None
-        for line in demo.stdout:
-            if "Sent 200 messages" in line:
-                break
-        # The secondary runs all along; the primary may be dead already, or back: the story does not wait for us.
-        assert any("contoso-standby" in process.cmdline() for process in started_in(tmp_path))
+        assert any(moment in line for line in demo.stdout)
+        assert any(process.pid != demo.pid for process in started_in(tmp_path)) or "Starting" in moment
         os.killpg(demo.pid, signal.SIGINT)
-        _, complaints = demo.communicate(timeout=60)
+        _, complaints = demo.communicate(timeout=120)
     assert (demo.returncode, complaints) == (130, "Interrupted.\n")
     wait_until(lambda: not started_in(tmp_path), what="the processes of the story to end")
+    assert not list(tmp_path.glob("pairbus-demo-*"))
 
 
-def summary(accepted: int, delivered: int, waiting: int = 0, lost: int = 0) -> Summary:
-    nothing = dict.fromkeys(Summary.__dataclass_fields__, 0)
-    return Summary(**{**nothing, "accepted": accepted, "delivered": delivered, "waiting": waiting, "lost": lost})
-
-
-@pytest.mark.parametrize(
-    ("delivered", "ledger", "code", "said"),
-    [
-        ("abc", summary(3, 3), 0, "accepted 3 = delivered 3, lost 0, duplicates 1"),
-        ("abcx", summary(3, 3), 0, "accepted 3 = delivered 3, lost 0, duplicates 1"),
-        ("ab", summary(3, 2, waiting=1), 1, "accepted 3 ≠ delivered 2, lost 1, duplicates 1"),
-        ("ab", summary(3, 2, lost=1), 1, "accepted 3 ≠ delivered 2, lost 1, duplicates 1"),
-        ("ab", summary(3, 3), 1, "The ledger disagrees: accepted 3 = delivered 3"),
-        ("abc", summary(3, 2, waiting=1), 1, "The ledger disagrees: accepted 3: delivered 2, waiting 1"),
-        ("abc", summary(4, 3, lost=1), 1, "The ledger disagrees: accepted 4: delivered 3"),
-    ],
-)
-def test_a_loss_or_a_contradiction_is_said_and_fails(
-    delivered: str, ledger: Summary, code: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    count = Count(frozenset("abc"), frozenset(delivered), duplicates=1)
-    assert conclude(Narrator(), count, ledger) == code
-    assert said in capsys.readouterr().out
+def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "demo-output").write_text("a file")
+    done = subprocess.run(DEMO, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"pairbus: The folder {tmp_path / 'demo-output'} cannot be made: ")

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from pairbus.cli.refusal import Refusal
 
 
 def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo() -> int:
-    """Survive an outage on two local namespaces.
+def demo(
+    fast: Annotated[bool, typer.Option("--fast", help="A quarter of the messages.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Decides what is sent: the same for the same number.")] = 1,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the namespaces, the ledger and the tables beside the report.")
+    ] = False,
+) -> int:
+    """Survive two outages on two local namespaces.
 
-    The primary is killed while messages are sent; they wait in the backlog, come home, and are counted. Exits with
-    1 if a message that was accepted was not delivered.
+    The primary is killed while a fleet sends to a queue, a topic and a queue with sessions; then one of them fails
+    alone. What was sent meanwhile waits in the backlog, a Spark syphon carries it home, and every message is counted.
+    Writes demo-output/report.html here. Exits with 1 if a message that was accepted was not delivered.
     """
     from pairbus.demo import story
+    from pairbus.pipeline.java import JavaMissingError, find_java
 
-    return story.tell()
+    try:
+        find_java()  # before the story, not at its end
+    except JavaMissingError as error:
+        raise Refusal(str(error)) from error
+    output = Path(story.OUTPUT)
+    try:
+        output.mkdir(exist_ok=True)
+    except OSError as error:
+        raise Refusal(f"The folder {output.absolute()} cannot be made: {error.strerror}; run it elsewhere.") from error
+    return story.tell(story.script(fast=fast, seed=seed), keep=keep, output=output)

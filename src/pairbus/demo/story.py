@@ -2,151 +2,288 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.management import ServiceBusAdministrationClient
+from azure.core.exceptions import AzureError
+from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
-from pairbus import EntityState, SendAvailabilityPairedNamespaceOptions, pair_namespace
-from pairbus.demo.receiving import ReceivingApplication
+from pairbus import EntityState, PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions, pair_namespace
+from pairbus.demo.counting import Cost, Result, conclude, count
+from pairbus.demo.display import Affairs, Narrator, Standing, narrator
+from pairbus.demo.parcels import CARTS, DESTINATIONS, ENTITIES, ORDERS, PRICES
+from pairbus.demo.receiving import Receivers
+from pairbus.demo.sending import Fleet
 from pairbus.ledger import LedgerWriter, Role
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 
 if TYPE_CHECKING:
-    from pairbus.pipeline.report import Summary
+    from pairbus.pipeline.report import Report
 
-QUEUE = "orders"
-PRIMARY_NAME = "contoso"
-MESSAGES_PER_ACT = 200
 BACKLOG_QUEUES = 2
-PATIENCE_SECONDS = 90.0
-
-EVERYTHING_ARRIVED, SOMETHING_IS_WRONG = 0, 1
+LOCK_SECONDS = 10
+MEASURED_EVERY_SECONDS = 1.0
+PATIENCE_SECONDS = 120.0
+OUTPUT = "demo-output"
+REPORT = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """What the two applications saw with their own eyes."""
+class Script:
+    """How much is sent in each act by every sender, and how fast."""
 
-    accepted: frozenset[str]
-    delivered: frozenset[str]
-    duplicates: int
+    seed: int = 1
+    senders: int = 2
+    """For each entity."""
+    quiet: int = 40
+    first_outage: int = 80
+    second_outage: int = 40
+    draining: int = 20
+    pause_seconds: float = 0.05
 
-    @property
-    def lost(self) -> frozenset[str]:
-        return self.accepted - self.delivered
 
-    @property
-    def sentence(self) -> str:
-        arrived = len(self.accepted & self.delivered)
-        sign = "=" if not self.lost else "≠"
-        return (
-            f"accepted {len(self.accepted):,} {sign} delivered {arrived:,}, "
-            f"lost {len(self.lost):,}, duplicates {self.duplicates:,}"
+def script(*, fast: bool, seed: int) -> Script:
+    if fast:
+        return Script(seed, quiet=10, first_outage=20, second_outage=10, draining=5, pause_seconds=0.02)
+    return Script(seed)
+
+
+def tell(plan: Script, *, keep: bool = False, output: Path = Path(OUTPUT)) -> int:
+    """Plays the story and returns the exit code: 0 if everything that was accepted was delivered.
+
+    The report stays in `output`; with `keep` the namespaces, the ledger and the tables do too.
+    """
+    logging.basicConfig(level=logging.CRITICAL)  # the narrator says what matters
+    voice = narrator()
+    output.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        spark = stack.enter_context(_spark_aside())
+        folder = _folder(output, keep, stack)
+        ledger, tables, page = folder / "ledger", folder / "ledger-tables", output / REPORT
+        voice.say("Starting two namespaces as processes: contoso (primary) and contoso-standby (secondary).")
+        with embedded_pair(folder, process=True) as pair:
+            result = _Stage(voice, pair, ledger, plan, spark).play()
+        voice.say("Building the tables from the ledger (Spark).")
+        told = _report(spark.result(), ledger, tables)
+        voice.say("Writing the report.")
+        _write(told, page)
+    code = conclude(voice.say, result, told.summary, Cost.of(told.summary, told.pairing_cost))
+    voice.say(f"The report is {page.absolute()}")
+    if keep:
+        voice.say(
+            f"Kept: {folder.absolute()} (pairbus ledger report {ledger}; pairbus serve contoso --data {folder}/contoso)"
         )
+    return code
 
 
-def tell() -> int:
-    """Plays the story and returns the exit code: 0 if everything that was accepted was delivered."""
-    logging.basicConfig(level=logging.ERROR)  # the narrator says what matters
-    narrator = Narrator()
-    with tempfile.TemporaryDirectory(prefix="pairbus-demo-") as folder, _spark_aside() as spark:
-        ledger = Path(folder, "ledger")
-        narrator.say("Starting two namespaces as processes: contoso (primary) and contoso-standby (secondary).")
-        with embedded_pair(Path(folder), process=True) as pair:
-            count = _survive_an_outage(narrator, pair, ledger)
-        narrator.say("Asking the ledger what became of every message (a Spark job).")
-        summary = _ask(ledger, spark.result())
-    return conclude(narrator, count, summary)
+def _folder(output: Path, keep: bool, stack: ExitStack) -> Path:
+    """Where the namespaces and the ledger live: for the story only, or kept under a name of its own."""
+    if keep:
+        return Path(tempfile.mkdtemp(prefix=time.strftime("%Y-%m-%d-%H%M%S-"), dir=output))
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pairbus-demo-")))
 
 
-def _survive_an_outage(narrator: Narrator, pair: EmbeddedPair, ledger: Path) -> Count:
-    primary, secondary = pair.primary, pair.secondary
-    with primary.admin() as admin:
-        admin.create_queue(QUEUE, requires_duplicate_detection=True)
-    accepted: list[str] = []
-    with (
-        secondary.admin() as standby,
-        LedgerWriter(ledger, role=Role.RECEIVER) as receipts,
-        ReceivingApplication(primary, QUEUE, receipts) as receiver,
-        # Without the SDK's own retries an outage is noticed at once, and not after its eleven seconds of patience.
-        pair_namespace(
-            primary.client(retry_total=0),
-            SendAvailabilityPairedNamespaceOptions(
-                standby,
+class _Stage:
+    """Everybody who takes part, and the acts."""
+
+    def __init__(self, voice: Narrator, pair: EmbeddedPair, ledger: Path, plan: Script, spark: Future[Any]) -> None:
+        self._voice = voice
+        self._pair = pair
+        self._ledger = ledger
+        self._plan = plan
+        self._spark = spark
+        self._backlog: int | None = None
+
+    def play(self) -> Result:
+        primary, secondary = self._pair.primary, self._pair.secondary
+        self._voice.say(
+            "Creating a queue (orders), a topic with two filtered subscriptions (prices: europe, large) and a queue "
+            "with sessions (carts) on the primary."
+        )
+        with primary.admin() as admin:
+            _create_entities(admin)
+        with ExitStack() as stack:
+            standby = stack.enter_context(secondary.admin())
+            receipts = stack.enter_context(LedgerWriter(self._ledger, role=Role.RECEIVER))
+            self._receivers = stack.enter_context(Receivers(primary, DESTINATIONS, receipts))
+            # Without the SDK's own retries an outage is noticed at once, and not after its eleven seconds of patience.
+            options = SendAvailabilityPairedNamespaceOptions(
+                secondary.admin(),
                 secondary.client(),
-                primary_name=PRIMARY_NAME,
+                primary_name=primary.name,
                 backlog_queue_count=BACKLOG_QUEUES,
                 failover_interval=0,
                 ping_primary_interval=1,
-                enable_syphon=True,
-                ledger=ledger,
-            ),
-        ) as paired,
-        paired.get_queue_sender(QUEUE) as sender,
-    ):
-        paired.on_transition(lambda event: narrator.say(f"'{event.entity}' is {event.after.value} now."))
-        numbers = itertools.count(1)
+                ledger=self._ledger,
+            )
+            self._paired = stack.enter_context(pair_namespace(primary.client(retry_total=0), options))
+            self._paired.on_transition(
+                lambda event: self._voice.say(
+                    f"'{event.entity}' is {event.after.value} now ({event.cause.partition(':')[0]})."
+                )
+            )
+            fleet = Fleet(self._paired, self._plan.seed, self._plan.senders, self._plan.pause_seconds)
+            self._fleet = stack.enter_context(fleet)
+            stack.enter_context(self._measuring(standby))
+            stack.enter_context(self._voice.watching(self._affairs))
+            self._quiet()
+            self._first_outage()
+            self._second_outage()
+            self._drain()
+            self._wait_for_the_last()
+        return self._result()
 
-        def send_some() -> None:
-            for number in itertools.islice(numbers, MESSAGES_PER_ACT):
-                message_id = f"order-{number}"
-                sender.send_messages(ServiceBusMessage(f"order {number}", message_id=message_id))
-                accepted.append(message_id)
+    def _quiet(self) -> None:
+        self._voice.say(f"{self._fleet.size} senders send to the primary, {len(DESTINATIONS)} receivers read from it.")
+        self._fleet.allow(self._plan.quiet)
+        self._sent_all()
 
-        send_some()
-        narrator.say(f"Sent {MESSAGES_PER_ACT} messages to '{QUEUE}' on the primary.")
+    def _first_outage(self) -> None:
+        """The whole primary dies in the middle of the sends, and comes back."""
+        before = self._plan.first_outage // 4
+        self._fleet.allow(before)
+        self._wait(lambda: self._fleet.left <= self._fleet.size * before // 2, "the senders")
+        pid = self._pair.primary.pid
+        self._pair.primary.kill()
+        self._voice.say(f"Killed the primary (process {pid}) with -9; the senders send on.")
+        self._fleet.allow(self._plan.first_outage - before)
+        self._sent_all()
+        self._voice.say(f"Nobody noticed: {self._depth()} messages wait in the backlog on the secondary.")
+        self._pair.primary.restart()
+        self._voice.say("Restarted the primary; a ping for each entity finds out, once a second.")
+        self._all_healthy()
 
-        primary.kill()
-        narrator.say("Killed the primary with -9; the application sends on.")
-        send_some()
-        narrator.say(
-            f"Sent {MESSAGES_PER_ACT} more, and nobody noticed: "
-            f"{_backlog_depth(standby)} messages wait in the backlog on the secondary."
+    def _second_outage(self) -> None:
+        """One entity fails, the others do not notice."""
+        self._pair.primary.fault("refuse", entity=PRICES)
+        self._voice.say(f"Second outage: '{PRICES}' refuses every link, '{ORDERS}' and '{CARTS}' work.")
+        self._fleet.allow(self._plan.second_outage)
+        self._sent_all()
+        self._voice.say(f"{self._depth()} messages wait in the backlog now.")
+        self._pair.primary.clear_faults()
+        self._voice.say(f"Mended '{PRICES}'.")
+        self._all_healthy()
+
+    def _drain(self) -> None:
+        """The syphon as a Spark job, while the senders go on."""
+        if not self._spark.done():
+            self._voice.say("Waiting for Spark, which has been starting meanwhile.")
+        spark = self._spark.result()
+        self._fleet.allow(self._plan.draining)
+        self._voice.say("The Spark syphon carries the backlog home; the senders go on, to the primary.")
+        from pairbus.pipeline.servicebus.options import Access
+        from pairbus.pipeline.spark_syphon import run_spark_syphon
+
+        primary, secondary = (
+            Access(None, one.ca_file, one.connection_string) for one in (self._pair.primary, self._pair.secondary)
+        )
+        carried = run_spark_syphon(
+            primary,
+            secondary,
+            spark=spark,
+            once=True,
+            primary_name=self._pair.primary.name,
+            queues=range(BACKLOG_QUEUES),
+            ledger=self._ledger,
+        )
+        self._voice.say(f"The syphon has carried {carried.restored:,} messages home in {carried.seconds:.1f} s.")
+
+    def _wait_for_the_last(self) -> None:
+        self._sent_all()
+        self._voice.say("Waiting until every receiver has what it must get.")
+        self._wait(lambda: not self._result().lost, "every message to arrive")
+        self._voice.say("Closing the applications and the namespaces.")
+
+    def _sent_all(self) -> None:
+        self._wait(lambda: self._fleet.left == 0, "the senders")
+
+    def _all_healthy(self) -> None:
+        self._wait(
+            lambda: all(self._paired.state(entity) is EntityState.HEALTHY for entity in ENTITIES),
+            "every entity to be healthy",
         )
 
-        primary.restart()
-        narrator.say("Restarted the primary.")
-        wait_until(lambda: paired.state(QUEUE) is EntityState.HEALTHY, PATIENCE_SECONDS, "the entity to recover")
-        send_some()
-        narrator.say(f"Sent {MESSAGES_PER_ACT} more, to the primary again.")
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Goes on after the deadline: the accounts say what is missing."""
+        try:
+            wait_until(condition, PATIENCE_SECONDS, what)
+        except TimeoutError as error:
+            self._voice.say(str(error))
 
-        _carry_home(narrator, receiver, standby, frozenset(accepted))
-    return Count(frozenset(accepted), frozenset(receiver.message_ids), receiver.duplicates)
+    def _result(self) -> Result:
+        accepted, planned = self._fleet.accepted, list(self._fleet.planned())
+        counts = tuple(count(one, accepted, planned, self._receivers.seen(one)) for one in DESTINATIONS)
+        return Result(frozenset(parcel.message_id for parcel in accepted), len(self._fleet.refused), counts)
 
-
-def _carry_home(
-    narrator: Narrator,
-    receiver: ReceivingApplication,
-    standby: ServiceBusAdministrationClient,
-    accepted: frozenset[str],
-) -> None:
-    try:
-        wait_until(
-            lambda: accepted <= receiver.message_ids and _backlog_depth(standby) == 0,
-            PATIENCE_SECONDS,
-            "the syphon to carry the backlog home",
+    def _affairs(self) -> Affairs:
+        sent = Counter(parcel.entity for parcel in self._fleet.accepted)
+        standings = (
+            Standing(
+                entity,
+                self._paired.state(entity),
+                sent[entity],
+                tuple((one.name, len(self._receivers.seen(one))) for one in DESTINATIONS if one.entity == entity),
+            )
+            for entity in ENTITIES
         )
-    except TimeoutError as error:
-        narrator.say(str(error))  # the count below says what is missing
-    else:
-        narrator.say("The syphon has carried the backlog home.")
+        return Affairs(tuple(standings), self._backlog)
+
+    def _depth(self) -> str:
+        self._backlog = _backlog_depth(self._standby, self._paired)
+        return f"{self._backlog:,}"
+
+    @contextmanager
+    def _measuring(self, standby: ServiceBusAdministrationClient) -> Iterator[None]:
+        """Asks for the depth of the backlog now and then, on a thread of its own: the display does not wait."""
+        self._standby = standby
+        stop = threading.Event()
+
+        def measure() -> None:
+            with self._pair.secondary.admin() as admin:
+                while not stop.wait(MEASURED_EVERY_SECONDS):
+                    try:
+                        self._backlog = _backlog_depth(admin, self._paired)
+                    except AzureError:
+                        self._backlog = None
+
+        thread = threading.Thread(target=measure, name="depth of the backlog", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
 
-def _backlog_depth(standby: ServiceBusAdministrationClient) -> int:
-    paths = (f"{PRIMARY_NAME}/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES))
-    return sum(standby.get_queue_runtime_properties(path).active_message_count or 0 for path in paths)
+def _create_entities(admin: ServiceBusAdministrationClient) -> None:
+    # Short locks: what a receiver held when the primary died comes again soon. Equal ids are merged: a send that was
+    # in doubt and went to the backlog arrives once.
+    settings: dict[str, Any] = {"lock_duration": timedelta(seconds=LOCK_SECONDS)}
+    admin.create_queue(ORDERS, requires_duplicate_detection=True, **settings)
+    admin.create_queue(CARTS, requires_duplicate_detection=True, requires_session=True, **settings)
+    admin.create_topic(PRICES, requires_duplicate_detection=True)
+    for one in DESTINATIONS:
+        if one.subscription is not None and one.sql_filter is not None:
+            admin.create_subscription(one.entity, one.subscription, **settings)
+            admin.create_rule(one.entity, one.subscription, "selected", filter=SqlRuleFilter(one.sql_filter))
+            admin.delete_rule(one.entity, one.subscription, "$Default")
+
+
+def _backlog_depth(admin: ServiceBusAdministrationClient, paired: PairedServiceBusClient) -> int:
+    queues = paired.backlog_queues
+    return sum(
+        admin.get_queue_runtime_properties(path).active_message_count or 0 for path in {*queues.found, *queues.created}
+    )
 
 
 @contextmanager
@@ -161,7 +298,8 @@ def _spark_aside() -> Iterator[Future[Any]]:
         from pairbus.pipeline.session import local_session
 
         try:
-            session.set_result(local_session("pairbus demo"))
+            # Small tables: the fewer tasks, the sooner they are done.
+            session.set_result(local_session("pairbus demo", settings={"spark.sql.shuffle.partitions": "2"}))
         except BaseException as error:
             session.set_exception(error)
 
@@ -170,33 +308,15 @@ def _spark_aside() -> Iterator[Future[Any]]:
     session.result().stop()
 
 
-def _ask(ledger: Path, spark: Any) -> Summary:
-    from pairbus.pipeline.report import summarise
+def _report(spark: Any, ledger: Path, tables: Path) -> Report:
+    from pairbus.pipeline.build import build
+    from pairbus.pipeline.report import report
 
-    return summarise(spark, ledger)
-
-
-def conclude(narrator: Narrator, count: Count, summary: Summary) -> int:
-    """Says the result and whether the ledger confirms it; anything missing or contradicted is a failure."""
-    narrator.say(count.sentence)
-    counted = (len(count.accepted), len(count.accepted & count.delivered), len(count.lost))
-    told = (summary.accepted, summary.delivered, summary.lost + summary.waiting)
-    if counted != told:
-        narrator.say(f"The ledger disagrees: {summary.sentence}")
-        return SOMETHING_IS_WRONG
-    narrator.say(
-        f"The ledger agrees: {summary.diverted:,} messages went through the backlog and {summary.restored:,} came "
-        f"home; {summary.pings:,} pings; {summary.billed_operations:,} operations would have been billed."
-    )
-    return SOMETHING_IS_WRONG if count.lost else EVERYTHING_ARRIVED
+    build(spark, ledger, tables)
+    return report(spark, tables)
 
 
-class Narrator:
-    """Says what happens, with the seconds since the story began."""
+def _write(told: Report, page: Path) -> None:
+    from pairbus.pipeline.page import html_page
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def say(self, sentence: str) -> None:
-        sys.stdout.write(f"{time.monotonic() - self._began:6.1f} s  {sentence}\n")
-        sys.stdout.flush()
+    page.write_text(html_page(told), encoding="utf-8")
