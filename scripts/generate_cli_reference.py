@@ -5,40 +5,75 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+from pairbus.cli.__main__ import command_tree
+from pairbus.cli.exits import EXITS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "cli.md"
-COMMANDS = (
-    "serve",
-    "fault",
-    "syphon",
-    "backlog list",
-    "backlog peek",
-    "backlog prune",
-    "deadletters list",
-    "deadletters resubmit",
-    "ledger build",
-    "ledger report",
-    "cost estimate",
-    "cost forecast",
-    "simulate",
-    "demo",
-)
 
 OPENING = """\
 # Command line
 
 Written by `scripts/generate_cli_reference.py` from the commands' own help; a test fails when they differ.
 
-Results go to standard output, everything else to standard error. What goes wrong is one sentence.
+Results go to standard output, everything else to standard error. What goes wrong is one sentence: what was given, what
+was expected, what to do. Progress is shown only on a terminal; redirected output has no control codes.
+
+## Exit codes
 
 | exit code | meaning |
 |---|---|
-| 0 | done; for `serve` and `syphon`: stopped as asked (Ctrl-C, SIGTERM) |
-| 1 | it ran, and the answer is no: a message is lost (`demo`, `ledger report`) |
-| 2 | it could not run: a wrong option, a port in use, a server that is not there |
-| 130 | interrupted with Ctrl-C |
+"""
+
+AFTER_CODES = """
+What 1 means for each command that can answer no:
+
+| command | exits with 1 if |
+|---|---|
+"""
+
+OPTIONS = """
+## Options from the environment and from a file
+
+What is typed goes before the environment, that before the file of `--config`, and the file before what is built in.
+
+- Every option has a variable: `PAIRBUS_`, the command, the option. `pairbus syphon --rate 200` is
+  `PAIRBUS_SYPHON_RATE=200`, `pairbus backlog list --queues 0-4` is `PAIRBUS_BACKLOG_LIST_QUEUES=0-4`; a switch is `1`.
+- For all commands: `PAIRBUS_PRIMARY` and `PAIRBUS_SECONDARY` hold connection strings, `PAIRBUS_PRIMARY_NAME` is
+  `--primary-name`, `PAIRBUS_CA_FILE` the certificate to trust (a local namespace's), `PAIRBUS_CONFIG` is `--config`,
+  `PAIRBUS_QUIET` is `--quiet`.
+- `--config FILE` names a TOML file. It has a table for each command with its options, without their dashes; and, at its
+  top, what is the same for all of them:
+
+```toml
+primary = "env:CONTOSO"           # where the connection string is: env:VARIABLE, a file, or a local namespace
+secondary = "secrets/standby.txt" # files are found from the folder of this file
+primary-name = "contoso"
+ca-file = "ca.pem"
+quiet = false
+
+[syphon]
+queues = "0-4"
+rate = 200
+
+[ledger.report]
+plan = "premium"
+```
+
+A connection string in the file is refused: the file is for the repository, keys are not. So is an unknown key, with the
+likeliest one named, in any table and whichever command runs.
+
+## Completion
+
+`pairbus --install-completion` installs it for the shell you are in; `pairbus completion bash`, `zsh` or `fish` prints
+the script, for those who put it in its place themselves.
+
+## pairbus
 """
 
 SERVER_FILES = """
@@ -51,16 +86,32 @@ data folder as `server.json`, and in the user's run folder (`$XDG_RUNTIME_DIR/pa
 """
 
 
-def help_of(*words: str) -> str:
-    command = [sys.executable, "-m", "pairbus.cli", *words, "--help"]
-    environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
+def paths(command: Any, above: str = "") -> Iterator[str]:
+    """Every command that does something, by what a user types."""
+    for name, below in command.commands.items():
+        path = f"{above} {name}".strip()
+        if hasattr(below, "commands"):
+            yield from paths(below, path)
+        elif not below.hidden:
+            yield path
+
+
+def help_of(path: str) -> str:
+    command = [sys.executable, "-m", "pairbus.cli", *path.split(), "--help"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
+    environment = {**kept, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in shown.stdout.strip().splitlines())
 
 
 def page() -> str:
-    sections = [OPENING, f"\n```\n{help_of()}\n```\n"]
-    sections += [f"\n## pairbus {command}\n\n```\n{help_of(*command.split())}\n```\n" for command in COMMANDS]
+    commands = list(paths(command_tree()))
+    with ThreadPoolExecutor(2) as asking:
+        root, *helps = asking.map(help_of, ["", *commands])
+    codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXITS.codes.items())
+    answers = "".join(f"| `pairbus {path}` | {meaning} |\n" for path, meaning in EXITS.no.items())
+    sections = [OPENING, codes, AFTER_CODES, answers, OPTIONS, f"\n```\n{root}\n```\n"]
+    sections += [f"\n## pairbus {path}\n\n```\n{text}\n```\n" for path, text in zip(commands, helps, strict=True)]
     return "".join([*sections, SERVER_FILES])
 
 

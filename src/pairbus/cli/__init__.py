@@ -6,9 +6,5 @@ Rules:
 - Results go to standard output, everything else to standard error.
 - What went wrong is one sentence: what was given, what was expected, what to do. No tracebacks, no secrets.
 
-Exit codes:
-  0    done; for `serve`: stopped as asked
-  1    it ran, and the answer is no (the demo lost a message)
-  2    it could not run: a wrong option, a port in use, a server that is not there
-  130  interrupted with Ctrl-C
+Exit codes are in `exits`.
 """

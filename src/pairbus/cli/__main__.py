@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
-from pairbus.cli import backlog, cost, deadletters, demo, fault, ledger, serve, syphon
+from pairbus.cli import (
+    backlog,
+    completion,
+    cost,
+    deadletters,
+    demo,
+    doctor,
+    fault,
+    ledger,
+    serve,
+    settings,
+    syphon,
+    voice,
+)
+from pairbus.cli.commands import ROOT_VARIABLES, Config, Group, HelpAsked, Quiet, unify
+from pairbus.cli.exits import CANNOT_RUN, DONE, INTERRUPTED
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.sentences import sentence
 
-DONE, CANNOT_RUN, INTERRUPTED = 0, 2, 130
+# In the order in which a newcomer meets them.
+JOURNEY = (
+    *("demo", "serve", "fault", "doctor", "drill", "syphon", "backlog", "deadletters", "dashboard"),
+    *("ledger", "cost", "simulate", "completion"),
+)
 
 app = typer.Typer(
     name="pairbus",
-    help="Keeps applications sending when an Azure Service Bus namespace is down.",
+    cls=Group,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (serve, fault, syphon, backlog, deadletters, ledger, cost, demo):
+for module in (demo, serve, fault, doctor, syphon, backlog, deadletters, ledger, cost, completion):
     module.register(app)
 
 
@@ -33,26 +54,44 @@ def show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def options(
-    context: typer.Context,
+    config: Config = None,
+    quiet: Quiet = False,
     version: Annotated[
         bool,
         typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    """Keeps applications sending when an Azure Service Bus namespace is down.
+
+    Options may also be given by the environment (PAIRBUS_SYPHON_RATE=200) or by a file (--config pairbus.toml).
+    """
+
+
+def command_tree() -> Any:
+    """All commands, as `run` uses them."""
+    unify(app)
+    root: Any = get_command(app)
+    root.commands = {name: root.commands[name] for name in JOURNEY if name in root.commands}
+    for param in root.params:
+        param.envvar = ROOT_VARIABLES.get(param.name)
+    return root
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
+    settings.forget()
+    voice.be_quiet(False)
     try:
-        code = app(args=arguments, prog_name="pairbus", standalone_mode=False)
+        code = command_tree().main(args=arguments, prog_name="pairbus", standalone_mode=False)
+    except HelpAsked as asked:
+        sys.stderr.write(f"{asked}\n")
+        return CANNOT_RUN
     except Refusal as refusal:
         return _refuse(str(refusal))
     except typer.TyperException as error:
-        return _refuse(f"{_sentence(error)} See 'pairbus --help'.")
+        return _refuse(sentence(error))
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     if code == INTERRUPTED:
@@ -60,18 +99,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else DONE
 
 
-def _sentence(error: typer.TyperException) -> str:
-    """What typer found wrong, with the value that was given."""
-    sentence = error.format_message().rstrip(".").replace("Value error, ", "")
-    cause = error.__cause__
-    given = f"'{cause.errors()[0]['input']}'" if cause is not None and hasattr(cause, "errors") else ""
-    if given not in sentence:
-        sentence += f"; it was {given}"
-    return sentence if sentence.endswith("?") else f"{sentence}."
-
-
-def _refuse(sentence: str) -> int:
-    sys.stderr.write(f"pairbus: {sentence}\n")
+def _refuse(said: str) -> int:
+    sys.stderr.write(f"pairbus: {said}\n")
     return CANNOT_RUN
 
 

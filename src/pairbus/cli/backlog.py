@@ -24,7 +24,10 @@ def register(app: typer.Typer) -> None:
 def list_(
     primary_name: PrimaryName, secondary: Secondary = None, queues: Queues = "0-9", as_json: AsJson = False
 ) -> None:
-    """Show each backlog queue: depth, oldest message, destinations, parts, dead letters."""
+    """Show each backlog queue and what is in it.
+
+    Depth, oldest message, destinations, parts of large messages, dead letters.
+    """
     from pairbus.cli.namespaces import namespace, numbers
     from pairbus.cli.tables import asked, print_rows
     from pairbus.syphon.backlog import list_queues
@@ -41,7 +44,10 @@ def peek(
     count: Annotated[int, typer.Option(help="How many messages, from the oldest on.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show the oldest messages of one backlog queue; they stay where they are."""
+    """Show the oldest messages of one backlog queue.
+
+    They stay where they are.
+    """
     from pairbus.cli.namespaces import namespace
     from pairbus.cli.tables import asked, print_rows
     from pairbus.pairing.options import backlog_path
@@ -62,12 +68,22 @@ def prune(
     secondary: Secondary = None,
     queues: Queues = "0-9",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Delete the backlog queues beyond those in use that are empty. Those with messages or dead letters stay."""
+    """Delete empty backlog queues that are not in use.
+
+    Those with messages or dead letters stay.
+    """
     from pairbus.cli.namespaces import namespace, numbers
     from pairbus.cli.tables import asked
     from pairbus.syphon.backlog import prune as prune_queues
 
     where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
-    for name in asked(prune_queues(where, primary_name, numbers("--queues", queues), dry_run=dry_run)):
+    names = asked(prune_queues(where, primary_name, numbers("--queues", queues), dry_run=dry_run))
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(names))
+        return
+    for name in names:
         typer.echo(f"{name} {'would be deleted' if dry_run else 'was deleted'}")

@@ -90,7 +90,10 @@ def estimate(
 
 
 def forecast(fleet: FleetFile, tariff_file: TariffFile = None, as_json: AsJson = False) -> None:
-    """Forecast what a fleet's pairing will cost, as a distribution over random outages."""
+    """Forecast what a fleet's pairing will cost.
+
+    As a distribution over random outages: the mean, and how bad it may get.
+    """
     _simulate(fleet, None, tariff_file, as_json, _MONEY)
 
 
@@ -100,7 +103,10 @@ def simulate(
     tariff_file: TariffFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a fleet through random outages, with the product's own failover core."""
+    """Play a fleet through random outages.
+
+    With the product's own failover core: how available sends are, how long messages wait, what it costs.
+    """
     _simulate(fleet, runs, tariff_file, as_json, _ALL)
 
 

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 @commands.command("list")
 def list_(primary_name: PrimaryName, secondary: Secondary = None, as_json: AsJson = False) -> None:
-    """Show the dead letters of all backlog queues, with reason and description."""
+    """Show the dead letters of all backlog queues."""
     from pairbus.cli.namespaces import namespace
     from pairbus.cli.tables import asked, print_rows
     from pairbus.syphon.deadletters import dead_letters
@@ -35,14 +35,16 @@ def resubmit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back into their backlog queue, after the cause is mended. The syphon carries them from there."""
-    import sys
+    """Put dead letters back into their backlog queue.
 
+    Do it after the cause is mended; the syphon carries them from there.
+    """
     from pairbus.cli.namespaces import namespace
     from pairbus.cli.tables import asked, print_rows
+    from pairbus.cli.voice import remark
     from pairbus.syphon.deadletters import resubmit as put_back
 
     where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
     done = asked(put_back(where, primary_name, reasons=reason or (), message_ids=message_id or (), dry_run=dry_run))
     print_rows(done, as_json=as_json)
-    sys.stderr.write(f"{len(done)} dead letters {'would be' if dry_run else 'were'} resubmitted.\n")
+    remark(f"{len(done)} dead letters {'would be' if dry_run else 'were'} resubmitted.")

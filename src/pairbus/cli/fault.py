@@ -10,6 +10,7 @@ import typer
 
 from pairbus.cli.parsing import duration_ms
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.voice import is_quiet
 
 
 class Mode(StrEnum):
@@ -53,8 +54,14 @@ def fault(
         typer.Option("--for", metavar="DURATION", help="The fault ends by itself, such as after 30s."),
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="End the entity's faults, or all of them.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the faults that are on, after the change, as JSON.")
+    ] = False,
 ) -> None:
-    """Switch a fault on or off. Without --mode and --clear, list the faults that are on."""
+    """Switch a fault on or off, or list those that are on.
+
+    Without --mode and --clear it changes nothing and lists them.
+    """
     if clear and mode:
         raise Refusal("--clear and --mode exclude each other: clear first, then set the new fault.")
     if mode is None and duration is not None:
@@ -79,16 +86,22 @@ def fault(
         connection_string = _connection_string(server)
         switchboard = RemoteSwitchboard(connection_string)
         where = f"{entity or 'the whole namespace'} at {_address(connection_string)}"
+        said = None
         if clear:
             switchboard.clear(entity)
-            typer.echo(f"No fault any more: {where}.")
+            said = f"No fault any more: {where}."
         elif mode:
             switchboard.set(mode, entity=entity, condition=condition, rate=rate, delay_ms=delay_ms, for_ms=for_ms)
-            typer.echo(f"Fault {mode.value}: {where}, {f'for {duration}' if duration else 'until it is cleared'}.")
+            said = f"Fault {mode.value}: {where}, {f'for {duration}' if duration else 'until it is cleared'}."
+        if as_json:
+            typer.echo(json.dumps(list(switchboard.list())))
+        elif said is not None:
+            if not is_quiet():
+                typer.echo(said)
         else:
             faults = list(switchboard.list())
-            for line in faults:
-                typer.echo(json.dumps(line))
+            for one in faults:
+                typer.echo(json.dumps(one))
             if not faults:
                 typer.echo(f"No fault is on at {_address(connection_string)}.")
     except ControlError as error:

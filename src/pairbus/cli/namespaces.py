@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pairbus.cli import settings
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.voice import remark
 
 if TYPE_CHECKING:
     from pairbus.syphon import Namespace
@@ -19,22 +20,30 @@ HELP = (
 )
 
 
+def is_named(given: str | None, variable: str) -> bool:
+    """Whether anything says which namespace it is: the option, the environment, the file of --config."""
+    return bool(given or os.environ.get(variable) or settings.shared(variable.removeprefix("PAIRBUS_").lower()))
+
+
 def namespace(option: str, given: str | None, variable: str) -> Namespace:
     """The namespace that the user means; without the option, the one in the environment variable."""
     from pairbus.syphon import Namespace
 
     if given is None:
-        given = f"env:{variable}"
-        if variable not in os.environ:
-            raise Refusal(f"Neither {option} nor the environment variable {variable} is given: name the namespace.")
-    verify = os.environ.get("PAIRBUS_CA_FILE")
+        given = (
+            f"env:{variable}" if variable in os.environ else settings.shared(variable.removeprefix("PAIRBUS_").lower())
+        )
+        if given is None:
+            raise Refusal(
+                f"Neither {option}, nor the environment variable {variable}, nor a --config names the namespace: "
+                f"give one of them, such as {option} env:VARIABLE."
+            )
+    verify = settings.ca_file()
     try:
         if given.startswith("env:"):
             return Namespace.parse(_environment(option, given[4:]), connection_verify=verify)
         if "SharedAccess" in given:
-            sys.stderr.write(
-                f"{option}: everyone on this machine can read a connection string that is typed; use a file.\n"
-            )
+            remark(f"{option}: everyone on this machine can read a connection string that is typed; use a file.")
             return Namespace.parse(given, connection_verify=verify)
         found = _described(given)
         if found is not None:

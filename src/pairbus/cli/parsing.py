@@ -14,7 +14,11 @@ LONGEST_MS = 7 * 24 * 3_600_000
 def duration_ms(option: str, text: str) -> int:
     """`30s`, `200ms`, `1.5m`, `1h` in milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
-    value = round(float(found[1]) * _UNITS_MS[found[2]]) if found else 0
-    if not 0 < value <= LONGEST_MS:
+    if found is None:
         raise Refusal(f"{option} '{text}' is not a duration: give a number with a unit, such as 200ms, 30s, 5m or 1h.")
-    return value
+    value = float(found[1]) * _UNITS_MS[found[2]]
+    if value > LONGEST_MS:
+        raise Refusal(f"{option} '{text}' is longer than 7 days: give less, such as 1h.")
+    if round(value) == 0:
+        raise Refusal(f"{option} '{text}' is no time at all: give more, such as 200ms or 30s.")
+    return round(value)

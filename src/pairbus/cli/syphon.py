@@ -71,7 +71,7 @@ def syphon(
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LOG_LEVELS)}.")] = "warning",
 ) -> int:
-    """Carry the messages that wait in the backlog home to the primary.
+    """Carry the messages that wait in the backlog home.
 
     SIGTERM or Ctrl-C finishes what is at hand and exits; a second one leaves at once, and nothing is lost either way.
     """

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.voice import remark, shows_progress
 from pairbus.syphon import Namespace, Syphon, SyphonState
 from pairbus.syphon.control import ControlError, control_socket
 from pairbus.syphon.control import ask as ask_at
@@ -85,10 +86,10 @@ async def _run(syphon: Syphon, once: bool, control: Path | None, http: str | Non
         if http is not None:
             await stack.enter_async_context(_web(syphon, http))
         _listen_to_signals(syphon)
-        if once and sys.stderr.isatty():
+        if once and shows_progress():
             await stack.enter_async_context(_progress(syphon))
         elif not once:
-            sys.stderr.write("The syphon runs. Ctrl-C stops it.\n")
+            remark("The syphon runs. Ctrl-C stops it.")
         return await syphon.run(once=once)
 
 
@@ -117,7 +118,7 @@ async def _web(syphon: Syphon, address: str) -> AsyncIterator[None]:
     if not host or not port.isdigit() or int(port) > 65535:
         raise Refusal(f"--http '{address}' is no address: give HOST:PORT, such as 127.0.0.1:9464.")
     async with health_and_metrics(syphon, host, int(port)) as listening:
-        sys.stderr.write(f"Health and metrics: http://{host}:{listening}/\n")
+        remark(f"Health and metrics: http://{host}:{listening}/")
         yield
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
-import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -14,6 +13,7 @@ from typing import Literal
 import typer
 
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.voice import remark
 from pairbus.syphon import Namespace
 
 
@@ -47,9 +47,7 @@ def run(
 
     def progress(report: SparkSyphonReport) -> None:
         left = sum(report.left.values())
-        sys.stderr.write(
-            f"round {report.rounds}: {report.restored} restored, {report.dead_lettered} dead-lettered, {left} left\n"
-        )
+        remark(f"round {report.rounds}: {report.restored} restored, {report.dead_lettered} dead-lettered, {left} left")
 
     ends = access("--primary", primary), access("--secondary", secondary)
     stop = threading.Event()

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.voice import remark
 from pairbus.syphon.transport import ReceiverLostError
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ def print_rows(rows: Sequence[Any], *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(values) + "\n")
         return
     if not values:
-        sys.stderr.write("There is nothing.\n")
+        remark("There is nothing.")
         return
     table = Table(*(name.removesuffix("_ms").replace("_", " ") for name in values[0]))
     for row in values:

@@ -1,0 +1,79 @@
+"""`pairbus doctor`: what could keep a pairing from working, one line for each check, with what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pairbus.cli.namespaces import HELP
+from pairbus.cli.refusal import Refusal
+
+if TYPE_CHECKING:
+    from pairbus.syphon import Namespace
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    primary: Annotated[
+        str | None, typer.Option(metavar="NAMESPACE", help=f"{HELP} Default: env:PAIRBUS_PRIMARY.")
+    ] = None,
+    secondary: Annotated[
+        str | None,
+        typer.Option(metavar="NAMESPACE", help="The same for the secondary. Default: env:PAIRBUS_SECONDARY."),
+    ] = None,
+    primary_name: Annotated[
+        str | None, typer.Option(help="The name in the backlog queues' paths; default: the first label of the host.")
+    ] = None,
+    entity: Annotated[
+        str | None, typer.Option(help="A queue or topic of the primary to try Send on, for a key without Manage.")
+    ] = None,
+    queues: Annotated[str, typer.Option(help="The backlog queues in use, such as 0-9 or 0,2,5-7.")] = "0-9",
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="The port that local namespaces should find free.")
+    ] = 5672,
+    as_json: Annotated[bool, typer.Option("--json", help="All findings as JSON.")] = False,
+) -> int:
+    """Look for what could keep a pairing from working.
+
+    Python, packages, Java, the port of local namespaces; then address, certificate, clock and rights of both
+    namespaces, and the backlog queues. One line each, with what to do. It changes nothing.
+    Exits with 1 if a check failed.
+    """
+    import asyncio
+    import json
+    from dataclasses import asdict
+
+    from pairbus.cli.exits import ANSWER_IS_NO, DONE
+    from pairbus.cli.namespaces import numbers
+    from pairbus.cli.voice import is_quiet
+    from pairbus.doctor import Finding, Status, examine
+
+    ends = _given("--primary", primary, "PAIRBUS_PRIMARY"), _given("--secondary", secondary, "PAIRBUS_SECONDARY")
+    wanted = numbers("--queues", queues)
+
+    async def look() -> list[Finding]:
+        findings = []
+        async for finding in examine(*ends, primary_name=primary_name, entity=entity, queues=wanted, port=port):
+            findings.append(finding)
+            if not as_json and (not is_quiet() or finding.status is Status.FAILED):
+                typer.echo(f"{finding.status.value:<8} {finding.check:<22} {finding}")
+        return findings
+
+    try:
+        findings = asyncio.run(look())
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    healthy = not any(finding.status is Status.FAILED for finding in findings)
+    if as_json:
+        typer.echo(json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in findings]}))
+    return DONE if healthy else ANSWER_IS_NO
+
+
+def _given(option: str, given: str | None, variable: str) -> Namespace | None:
+    from pairbus.cli.namespaces import is_named, namespace
+
+    return namespace(option, given, variable) if is_named(given, variable) else None

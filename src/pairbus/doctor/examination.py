@@ -1,0 +1,164 @@
+"""All checks, in the order in which they build on each other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+
+from azure.core.exceptions import AzureError
+
+from pairbus.doctor import machine
+from pairbus.doctor.findings import Finding, Status, failed, ok, skipped, warning
+from pairbus.doctor.permissions import LISTEN, MANAGE, SEND, Rights, find_rights
+from pairbus.doctor.reaching import check_address, check_certificate, check_clock
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, backlog_path
+from pairbus.pairing.queues import differences
+from pairbus.syphon.namespaces import Namespace
+
+DEFAULT_QUEUES = range(10)
+DEFAULT_PORT = 5672
+NOT_REACHED = "needs an address that answers and a certificate that is trusted"
+
+
+async def examine(
+    primary: Namespace | None,
+    secondary: Namespace | None,
+    *,
+    primary_name: str | None = None,
+    entity: str | None = None,
+    queues: Collection[int] = DEFAULT_QUEUES,
+    port: int = DEFAULT_PORT,
+) -> AsyncIterator[Finding]:
+    """Each finding as soon as it is known. A namespace that is None is not looked into."""
+    yield machine.check_python()
+    yield machine.check_packages()
+    yield machine.check_java()
+    yield machine.check_port(port)
+    async for finding in _examine_primary(primary, entity):
+        yield finding
+    async for finding in _examine_secondary(secondary, _name(primary, primary_name), queues):
+        yield finding
+
+
+async def _examine_primary(primary: Namespace | None, entity: str | None) -> AsyncIterator[Finding]:
+    if primary is None:
+        yield skipped("primary", "not given", "name it with --primary or PAIRBUS_PRIMARY")
+        return
+    reached = True
+    async for finding in _examine_way("primary", primary):
+        reached = reached and finding.status is not Status.FAILED
+        yield finding
+    if not reached:
+        yield skipped("primary rights", NOT_REACHED)
+        return
+    rights = await find_rights(primary, entity)
+    yield _judge_rights("primary rights", rights, needed=(SEND,), name_entity="--entity")
+
+
+async def _examine_secondary(
+    secondary: Namespace | None, name: str | None, queues: Collection[int]
+) -> AsyncIterator[Finding]:
+    if secondary is None:
+        yield skipped("secondary", "not given", "name it with --secondary or PAIRBUS_SECONDARY")
+        return
+    reached = True
+    async for finding in _examine_way("secondary", secondary):
+        reached = reached and finding.status is not Status.FAILED
+        yield finding
+    if not reached:
+        yield skipped("secondary rights", NOT_REACHED)
+        yield skipped("backlog queues", NOT_REACHED)
+        return
+    entity = None if name is None else backlog_path(name, min(queues))
+    rights = await find_rights(secondary, entity)
+    yield _judge_rights("secondary rights", rights, needed=(MANAGE, SEND, LISTEN), name_entity="--primary-name")
+    if name is None:
+        yield skipped("backlog queues", "the primary's name is not known", "name it with --primary-name")
+    elif MANAGE not in rights.has:
+        yield skipped("backlog queues", "needs a credential with Manage")
+    else:
+        yield await check_backlog(secondary, name, queues)
+
+
+async def _examine_way(role: str, namespace: Namespace) -> AsyncIterator[Finding]:
+    """Address, certificate, clock; those after one that failed are skipped."""
+    address = await check_address(role, namespace)
+    yield address
+    if address.status is Status.FAILED:
+        yield skipped(f"{role} certificate", "needs an address that answers")
+        yield skipped(f"{role} clock", "needs an address that answers")
+        return
+    certificate = await check_certificate(role, namespace)
+    yield certificate
+    if certificate.status is Status.FAILED:
+        yield skipped(f"{role} clock", "needs a certificate that is trusted")
+    else:
+        yield await check_clock(role, namespace)
+
+
+def _judge_rights(check: str, rights: Rights, *, needed: tuple[str, ...], name_entity: str) -> Finding:
+    has = ", ".join(right for right in (MANAGE, SEND, LISTEN) if right in rights.has) or "none"
+    lacking = [right for right in needed if right in rights.lacks]
+    if rights.trouble is not None:
+        return failed(check, f"could not be tried ({rights.trouble})", "look whether a fault is on, then try again")
+    if not rights.has and {SEND, LISTEN} <= rights.lacks:
+        said = f" ({rights.said})" if rights.said else ""
+        return failed(check, f"the credential is refused{said}", "copy the connection string anew, or renew the key")
+    if lacking:
+        remedy = f"use a credential with {' and '.join(lacking)}"
+        if MANAGE in lacking:
+            remedy += ": pairing looks for its backlog queues and makes those that are missing"
+        return failed(check, f"has {has}, lacks {' and '.join(lacking)}", remedy)
+    if rights.missing:
+        return failed(check, f"'{rights.entity}' does not exist", f"make it, or name another one with {name_entity}")
+    if not set(needed) <= rights.has:
+        return skipped(
+            check, "no Manage, and no entity to try the others on", f"name a queue or topic with {name_entity}"
+        )
+    return ok(check, f"has {has}")
+
+
+async def check_backlog(secondary: Namespace, name: str, queues: Collection[int]) -> Finding:
+    """Whether the backlog queues are there, as pairing makes them, and take messages."""
+    check = "backlog queues"
+    wanted = {backlog_path(name, number).lower(): backlog_path(name, number) for number in sorted(queues)}
+    unlike: list[str] = []
+    stopped: list[str] = []
+    waiting = 0
+    try:
+        async with secondary.administration() as admin:
+            async for queue in admin.list_queues():
+                if wanted.pop(queue.name.lower(), None) is None:
+                    continue
+                if str(queue.status) != "Active":
+                    stopped.append(f"{queue.name} ({queue.status})")
+                if differences(queue):
+                    unlike.append(queue.name)
+                counts = await admin.get_queue_runtime_properties(queue.name)
+                waiting += counts.active_message_count or 0
+    except (AzureError, OSError) as error:
+        return failed(check, f"could not be listed ({error})", "try again; the namespace may be busy")
+    if stopped:
+        return failed(check, f"not active: {', '.join(stopped)}", "set their status to Active")
+    if len(wanted) == len(queues):
+        return warning(check, "none exists yet", "the first pairing makes them, or name the right --primary-name")
+    if wanted:
+        missing = ", ".join(wanted.values())
+        return failed(check, f"missing: {missing}", "pair the namespaces again, which makes them, or give --queues")
+    if unlike:
+        return warning(
+            check, f"other settings than pairing's: {', '.join(unlike)}", "docs/guarantees.md tells which and why"
+        )
+    return ok(check, f"all {len(queues)} are there, {waiting} messages wait")
+
+
+def _name(primary: Namespace | None, given: str | None) -> str | None:
+    """The name in the backlog paths, as pairing would choose it; None if it cannot be known."""
+    options: SendAvailabilityPairedNamespaceOptions[None, None] = SendAvailabilityPairedNamespaceOptions(
+        None, None, primary_name=given
+    )
+    if given is None and primary is None:
+        return None
+    try:
+        return options.name_of_primary("" if primary is None else primary.host)
+    except ValueError:
+        return None
