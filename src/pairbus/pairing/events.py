@@ -11,10 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pairbus.failover import EntityState, EventKind, Transition
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Route
-from pairbus.pairing.metrics import Metrics
+from pairbus.pairing.metrics import Metrics, Tally
+
+if TYPE_CHECKING:
+    from pairbus.pairing.publishing import PublishedPair
 
 _log = logging.getLogger("pairbus.pairing")
 
@@ -44,7 +48,10 @@ TransitionCallback = Callable[[TransitionEvent], None]
 
 
 class Observers:
-    """Everyone who is told what a paired client does. `watching` is False when there is nobody."""
+    """Everyone who is told what a paired client does.
+
+    `watching` is False when there is nobody; `in_detail` is False when nobody wants more than numbers.
+    """
 
     def __init__(self, primary: str, secondary: str, ledger: Path | str | LedgerWriter | None) -> None:
         self.primary = primary
@@ -53,7 +60,14 @@ class Observers:
         self._callbacks: list[TransitionCallback] = []
         self._own_ledger = isinstance(ledger, Path | str)
         self.ledger = _writer(ledger)
-        self.watching = self.ledger is not None or self.metrics is not None
+        self.published: PublishedPair | None = None
+        self.in_detail = self.ledger is not None
+        self.watching = self.in_detail or self.metrics is not None
+
+    def publish_through(self, published: PublishedPair | None) -> None:
+        self.published = published
+        self.in_detail = self.in_detail or published is not None
+        self.watching = self.watching or published is not None
 
     def paired(self, created: Sequence[str], in_rotation: int) -> None:
         """The pairing is ready: these backlog queues were created, so many are in rotation."""
@@ -62,15 +76,21 @@ class Observers:
         if self.ledger is not None:
             for queue in created:
                 self.ledger.record(Operation.CREATE, self.secondary, queue)
+        if self.published is not None:
+            for queue in created:
+                self.published.count(Operation.CREATE, queue, 1, queue=queue)
 
     def cancelled(self, entity: str, started: float, error: BaseException | None) -> None:
         """One call that cancelled scheduled messages at the primary."""
+        outcome = Outcome.OK if error is None else Outcome.FAILED
+        if self.published is not None:
+            self.published.count(Operation.CANCEL, entity, 1, route=Route.PRIMARY, outcome=outcome)
         if self.ledger is not None:
             self.ledger.record(
                 Operation.CANCEL,
                 self.primary,
                 entity,
-                outcome=Outcome.OK if error is None else Outcome.FAILED,
+                outcome=outcome,
                 error=None if error is None else type(error).__name__,
                 latency_us=int((time.monotonic() - started) * 1_000_000),
                 route=Route.PRIMARY,
@@ -88,6 +108,8 @@ class Observers:
         _log.log(level, "%s", event)
         if self.metrics is not None:
             self.metrics.transition(entity, change.before, change.after)
+        if self.published is not None:
+            self.published.transition(event)
         if self.ledger is not None:
             self.ledger.record(
                 Operation.TRANSITION,
@@ -103,6 +125,10 @@ class Observers:
                 callback(event)
             except Exception:  # a user's callback must not decide where messages go
                 _log.exception("A transition callback failed for %s.", event)
+
+    def tally(self, entity: str, route: Route) -> Tally | None:
+        """Where successful sends of this kind are counted, for one who makes many of them; None without metrics."""
+        return None if self.metrics is None else self.metrics.tally(entity, route, Outcome.OK)
 
     def sent(
         self,
@@ -127,7 +153,9 @@ class Observers:
         outcome = Outcome.OK if error is None else Outcome.UNKNOWN if in_doubt else Outcome.FAILED
         if self.metrics is not None:
             label = "ping" if operation is Operation.PING else route
-            self.metrics.sent(entity, label, outcome, count, seconds)
+            self.metrics.tally(entity, label, outcome).add(count, seconds)
+        if self.published is not None:
+            self.published.count(operation, entity, count, queue=queue, route=route, outcome=outcome, sizes=sizes)
         if self.ledger is not None:
             self._record(operation, route, entity, message_ids(), seconds, outcome, error, queue, sizes, episode)
 
@@ -167,6 +195,8 @@ class Observers:
         self, entity: str, message_id: str | None, started: float, error: BaseException | None, episode: str | None
     ) -> None:
         """One ping of a failed-over entity, delivered or not."""
+        if self.published is not None:
+            self.published.pinged(entity, error)
         if self.watching:
             self.sent(
                 Operation.PING,
@@ -194,6 +224,8 @@ class Observers:
             self.metrics.spool_depth(self.primary, messages)
 
     def close(self) -> None:
+        if self.published is not None:
+            self.published.close()
         if self._own_ledger and self.ledger is not None:
             self.ledger.close()
 

@@ -51,6 +51,7 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
     recovery_pings: int = 1
     send_timeout: Duration = _MINUTE
     ledger: Path | str | LedgerWriter | None = field(default=None, repr=False)
+    state_dir: Path | str | None = None
 
     def __post_init__(self) -> None:
         _at_least_one("backlog_queue_count", self.backlog_queue_count)
@@ -71,8 +72,9 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
             )
         if self.primary_name is not None:
             _check_segment(self.primary_name)
-        if self.spool is not None and not isinstance(self.spool, str | Path):
-            raise ValueError(f"spool is {self.spool!r}; allowed: the path of a folder, or None.")
+        for name in ("spool", "state_dir"):
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), str | Path):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: the path of a folder, or None.")
         if self.ledger is not None and not isinstance(self.ledger, str | Path) and not hasattr(self.ledger, "record"):
             raise ValueError(f"ledger is {self.ledger!r}; allowed: the path of a folder, a LedgerWriter, or None.")
 

@@ -80,6 +80,7 @@ def start_in_process(paired: Any) -> InProcessSyphon:
         retry_interval=options.syphon_retry_interval,
         send_timeout=options.send_timeout,
         ledger=options.ledger,
+        state_dir=options.state_dir,
         on_namespace_lost=watch.failed,
     )
     watch.stop_syphon = syphon.stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pairbus import envelope
 from pairbus.amqp.values import AmqpDecodeError
@@ -13,7 +13,12 @@ from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.pairing import tracing
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
+from pairbus.syphon.durable_records import DurableRecords
 from pairbus.syphon.stamps import message_key_of
+from pairbus.syphon.verdicts import SendError
+
+if TYPE_CHECKING:
+    from pairbus.syphon.publishing import PublishedSyphon
 
 Fate = Literal["restored", "dead-lettered", "expired"]
 
@@ -68,10 +73,13 @@ class Logbook:
     ledger: LedgerWriter | None = None
     on_carried: OnCarried | None = None
     counts: Counts = field(default_factory=Counts)
+    durable: DurableRecords | None = None
+    """Shared by all pumps of a syphon that has a ledger."""
+    published: PublishedSyphon | None = None
 
     @property
     def _wants_ids(self) -> bool:
-        return self.ledger is not None or self.on_carried is not None
+        return self.ledger is not None or self.on_carried is not None or self.published is not None
 
     def look_at(self, deliveries: Sequence[Delivery]) -> None:
         """Before the planner may drop their contents: note what the records will need."""
@@ -87,7 +95,7 @@ class Logbook:
         if not deliveries:
             self.counts.empty_receives += 1
             self._record(Operation.RECEIVE, [None], outcome=Outcome.EMPTY, seconds=seconds)
-        elif self.ledger is not None:
+        elif self.ledger is not None or self.published is not None:
             by_destination: dict[str, list[Delivery]] = {}
             for one in deliveries:
                 by_destination.setdefault(one.destination, []).append(one)
@@ -95,7 +103,7 @@ class Logbook:
                 ids, sizes = [one.message_id for one in those], [one.size for one in those]
                 self._record(Operation.RECEIVE, ids, sizes, destination=destination, seconds=seconds)
 
-    def sent(self, destination: str, items: Sequence[Item], error: Exception | None, seconds: float) -> None:
+    def sent(self, destination: str, items: Sequence[Item], error: SendError | None, seconds: float) -> None:
         self.counts.sends += 1
         if error is not None:
             self.counts.failed_sends += 1
@@ -106,20 +114,28 @@ class Logbook:
             parents = [envelope.read(item.raw).trace_parent for item in items]
             failure = None if error is None else type(error).__name__
             tracing.restored_send(destination, len(items), parents, seconds, failure)
+        outcome, sizes = Outcome.OK if error is None else Outcome.FAILED, [item.size for item in items]
+        if self.published is not None:
+            self.published.count(Operation.RESTORE, self.primary, destination, len(items), outcome=outcome, sizes=sizes)
         if self.ledger is not None:
             self.ledger.record_batch(
                 Operation.RESTORE,
                 self.primary,
                 destination,
                 [_id_of(item) for item in items],
-                sizes=[item.size for item in items],
-                outcome=Outcome.OK if error is None else Outcome.FAILED,
+                sizes=sizes,
+                outcome=outcome,
                 latency_us=round(seconds * 1e6),
                 route=Route.SYPHON,
                 source=self.queue,
                 error=None if error is None else type(error).__name__,
                 role=Role.SYPHON,
             )
+
+    async def on_disk(self) -> None:
+        """Until what was recorded is in the ledger's file: to be waited for before a message is let go."""
+        if self.durable is not None:
+            await self.durable.wait()
 
     def completed(self, deliveries: Sequence[Delivery], items: Sequence[Item], lost: Sequence[Delivery]) -> None:
         self.counts.completed += len(deliveries) - len(lost)
@@ -192,6 +208,16 @@ class Logbook:
         seconds: float = 0.0,
         cause: str | None = None,
     ) -> None:
+        if self.published is not None:
+            self.published.count(
+                operation,
+                self.secondary,
+                self.queue,
+                len(ids),
+                target=destination or None,
+                outcome=outcome,
+                sizes=sizes,
+            )
         if self.ledger is not None:
             self.ledger.record_batch(
                 operation,

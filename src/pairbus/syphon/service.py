@@ -25,9 +25,11 @@ from azure.core.exceptions import ResourceNotFoundError
 from pairbus.envelope import TimeToLivePolicy
 from pairbus.ledger import LedgerWriter, Role
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, backlog_path, recorded_name
+from pairbus.syphon.durable_records import DurableRecords
 from pairbus.syphon.namespaces import Namespace, administering
 from pairbus.syphon.outcomes import Counts, Logbook, OnCarried
 from pairbus.syphon.pauses import Growth, RateLimit
+from pairbus.syphon.publishing import PublishedSyphon, publish
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.transport import Transport
@@ -109,6 +111,7 @@ class Syphon:
         on_carried: OnCarried | None = None,
         on_namespace_lost: Callable[[str, str], None] | None = None,
         connection_verify: str | None = None,
+        state_dir: Path | str | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         # The options of a pairing that a syphon shares with it have the same ranges.
@@ -119,6 +122,7 @@ class Syphon:
             backlog_time_to_live=backlog_time_to_live,
             syphon_retry_interval=retry_interval,
             send_timeout=send_timeout,
+            state_dir=state_dir,
         )
         wrong = [number for number in queues if not isinstance(number, int) or number < 0]
         if wrong or not queues:
@@ -135,6 +139,8 @@ class Syphon:
         self._owns_ledger = isinstance(ledger, str | Path)
         self._ledger = LedgerWriter(ledger, role=Role.SYPHON) if isinstance(ledger, str | Path) else ledger
         self._on_carried = on_carried
+        self._state_dir = state_dir
+        self._published: PublishedSyphon | None = None
         self._options = PumpOptions(
             PumpRules(
                 policy=backlog_time_to_live,
@@ -167,6 +173,9 @@ class Syphon:
             raise RuntimeError("This syphon runs already: make another one to run it twice.")
         self._running, self._loop = True, asyncio.get_running_loop()
         transport = self._make_transport(self._primary, self._secondary)
+        self._published = publish(
+            self, self._state_dir, recorded_name(self._primary.host, self.primary_name), self._secondary.host
+        )
         try:
             if self._include_extra:
                 await self._pump_all(await self.extra_queues(), transport, once=True)
@@ -174,6 +183,8 @@ class Syphon:
         finally:
             await transport.close()
             self._running = False
+            if self._published is not None:
+                self._published.close()
             if self._owns_ledger and self._ledger is not None:
                 self._ledger.close()
         return self.state()
@@ -181,6 +192,7 @@ class Syphon:
     async def _pump_all(self, queues: list[str], transport: Transport, *, once: bool) -> None:
         if not queues or self._stopping:
             return
+        durable = DurableRecords(self._ledger) if self._ledger is not None else None
         async with asyncio.TaskGroup() as group:
             for queue in queues:
                 logbook = Logbook(
@@ -189,6 +201,7 @@ class Syphon:
                     self._secondary.host,
                     self._ledger,
                     self._on_carried,
+                    published=self._published,
                 )
                 pump = self._pumps[queue] = Pump(queue, transport, self._options, logbook, self._rate)
                 if self._paused:

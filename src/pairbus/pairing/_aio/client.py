@@ -27,6 +27,7 @@ from pairbus.pairing.options import (
     backlog_path,
     recorded_name,
 )
+from pairbus.pairing.publishing import publish
 from pairbus.pairing.queues import BacklogQueues
 
 _log = logging.getLogger("pairbus.pairing")
@@ -146,6 +147,7 @@ class PairedServiceBusClient(ServiceBusClient):
 
     async def start(self) -> None:
         """Begin what runs beside the senders: the spool's forwarding and the syphon."""
+        self.observers.publish_through(publish(self))
         self.observers.paired(self._created, len(self.backlog.in_rotation))
         if self.options.spool is not None:
             self.spool = SpoolForwarder(
@@ -180,6 +182,15 @@ class PairedServiceBusClient(ServiceBusClient):
     def syphon(self) -> Any:
         """The syphon of this process (`enable_syphon=True`); it can be asked for its state. None without one."""
         return self._syphon
+
+    @property
+    def watched_entities(self) -> list[WatchedEntity]:
+        """Every entity that something was sent to, or that was asked for."""
+        return list(self._entities.values())
+
+    @property
+    def is_faulted(self) -> bool:
+        return self._fault is not None
 
     def state(self, entity: str) -> EntityState:
         """The state of a queue or topic of the primary; healthy if nothing was ever sent to it."""

@@ -1,0 +1,105 @@
+"""A syphon as it is published: what it counts, what it says, what it can be asked to do."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pairbus.ledger import Operation, Outcome, Route
+
+if TYPE_CHECKING:
+    from pairbus.publishing import Publisher
+    from pairbus.publishing.records import Action, SyphonReport
+    from pairbus.syphon.service import Syphon
+
+
+def publish(syphon: Syphon, folder: Path | str | None, primary: str, secondary: str) -> PublishedSyphon | None:
+    """Begin to publish the syphon if a folder is named; nothing is loaded otherwise."""
+    if folder is None and not os.environ.get("PAIRBUS_STATE_DIR"):
+        return None
+    from pairbus.publishing import join
+
+    publisher = join(folder)
+    if publisher is None:
+        return None
+    published = PublishedSyphon(syphon, publisher, primary, secondary)
+    publisher.add(published)
+    return published
+
+
+class PublishedSyphon:
+    """What the publisher asks a syphon for. `primary` and `secondary` are as in the ledger."""
+
+    def __init__(self, syphon: Syphon, publisher: Publisher, primary: str, secondary: str) -> None:
+        self.key = publisher.new_key("syphon")
+        self._syphon = syphon
+        self._publisher = publisher
+        self._primary = primary
+        self._secondary = secondary
+
+    def count(
+        self,
+        operation: Operation,
+        namespace: str,
+        entity: str,
+        messages: int,
+        *,
+        target: str | None = None,
+        outcome: Outcome = Outcome.OK,
+        sizes: Sequence[int] | None = None,
+    ) -> None:
+        """The same words as for the ledger."""
+        self._publisher.tally.count(
+            operation,
+            self._primary,
+            namespace,
+            entity,
+            messages,
+            target=target,
+            route=Route.SYPHON,
+            outcome=outcome,
+            sizes=sizes,
+        )
+
+    def describe(self) -> SyphonReport:
+        from pairbus.publishing.records import Pausing, PumpReport, SyphonReport
+
+        state, now = self._syphon.state(), time.time()
+        pumps = [
+            PumpReport(
+                queue=one.queue,
+                state=one.state,
+                in_hand=one.in_hand,
+                held=one.held,
+                restored=one.counts.restored,
+                dead_lettered=one.counts.dead_lettered,
+                paused=[Pausing(each.destination, now + each.seconds_left, each.failures) for each in one.paused],
+            )
+            for one in state.queues
+        ]
+        return SyphonReport(
+            key=self.key,
+            primary=self._primary,
+            secondary=self._secondary,
+            primary_name=self._syphon.primary_name,
+            state=state.state,
+            pumps=pumps,
+        )
+
+    def obey(self, action: Action, entity: str) -> str:
+        from pairbus.publishing import RequestRefusedError
+        from pairbus.publishing.records import Action
+
+        if action is Action.PAUSE:
+            self._syphon.pause()
+            return "The syphon finishes what is at hand and takes nothing more."
+        if action is Action.RESUME:
+            self._syphon.resume()
+            return "The syphon goes on."
+        raise RequestRefusedError("A syphon can be paused and resumed, nothing else.")
+
+    def close(self) -> None:
+        self._publisher.leave(self)

@@ -1,0 +1,398 @@
+"""Published state: counting, an hour of history, private files, requests that are followed once or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pairbus.ledger import Operation, Outcome, Route
+from pairbus.publishing import Publisher, RequestRefusedError, folder, join
+from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS, History
+from pairbus.publishing.records import (
+    STATE_VERSION,
+    Action,
+    Flow,
+    PairReport,
+    ProcessState,
+    Request,
+)
+from pairbus.publishing.tally import DAY_SECONDS, MOST_KINDS, OTHERS, Tally
+from pairbus.testing import wait_until
+
+BACKLOG = "contoso/x-servicebus-transfer/3"
+
+
+class Pair:
+    """A source that notes what it is asked to do."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self.key = publisher.new_key("pair")
+        self.asked: list[tuple[Action, str]] = []
+        publisher.add(self)
+
+    def describe(self) -> PairReport:
+        return PairReport(
+            key=self.key,
+            primary="contoso",
+            secondary="standby",
+            primary_name="contoso",
+            entities=[],
+            backlog_queues=3,
+            in_rotation=3,
+            failover_interval=60,
+            ping_interval=60,
+        )
+
+    def obey(self, action: Action, entity: str) -> str:
+        if action is Action.PAUSE:
+            raise RequestRefusedError("No syphon here.")
+        self.asked.append((action, entity))
+        return "done as asked"
+
+
+def joined(place: Path) -> tuple[Publisher, Pair]:
+    publisher = join(place)
+    assert publisher is not None
+    return publisher, Pair(publisher)
+
+
+def state_of(publisher: Publisher) -> ProcessState | None:
+    return folder.read_state(publisher.folder / publisher.process)
+
+
+def written(publisher: Publisher) -> ProcessState:
+    return wait_until(lambda: state_of(publisher), what="the first writing")
+
+
+def ended(publisher: Publisher) -> ProcessState:
+    def last_word() -> ProcessState | None:
+        state = state_of(publisher)
+        alive = folder.is_alive(publisher.folder / publisher.process)
+        return state if state is not None and state.ended and not alive else None
+
+    return wait_until(last_word, what="the last writing")
+
+
+def request(source: str, action: Action = Action.FAIL_OVER, *, at: float | None = None) -> Request:
+    return Request(
+        v=STATE_VERSION,
+        id=os.urandom(4).hex(),
+        at=time.time() if at is None else at,
+        action=action,
+        source=source,
+        entity="orders",
+    )
+
+
+# --- counting -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_counted_is_what_the_records_would_add_up_to() -> None:
+    tally = Tally()
+    tally.count(Operation.SEND, "contoso", "contoso", "orders", 100, route=Route.PRIMARY)
+    tally.count(
+        Operation.DIVERT,
+        "contoso",
+        "standby",
+        BACKLOG,
+        2,
+        target="orders",
+        route=Route.BACKLOG,
+        sizes=[65_536, 65_537],
+    )
+    tally.count(Operation.SEND, "contoso", "contoso", "orders", 1, route=Route.PRIMARY, outcome=Outcome.FAILED)
+    found = {
+        (one.namespace, one.target, one.operation, one.outcome): (one.operations, one.billed, one.on_backlog)
+        for one in tally.rows(int(time.time()) // DAY_SECONDS)
+    }
+    assert found == {
+        ("contoso", "orders", Operation.SEND, Outcome.OK): (100, 100, False),
+        ("standby", "orders", Operation.DIVERT, Outcome.OK): (2, 3, True),
+        ("contoso", "orders", Operation.SEND, Outcome.FAILED): (1, 0, False),
+    }
+    assert tally.totals() == {"contoso": Flow(primary=100, backlog=2, failed=1, stored=2)}
+
+
+def test_a_day_that_is_over_stays_in_the_totals_only() -> None:
+    tally = Tally()
+    tally.count(Operation.RESTORE, "contoso", "contoso", "orders", 7, route=Route.SYPHON)
+    tally.count(Operation.COMPLETE, "contoso", "standby", BACKLOG, 7, target="orders", route=Route.SYPHON)
+    today = int(time.time()) // DAY_SECONDS
+    assert len(tally.rows(today + 1)) == 2
+    assert tally.rows(today + 2) == []
+    assert tally.totals() == {"contoso": Flow(home=7, gone=7)}
+
+
+def test_what_has_too_many_names_is_counted_together() -> None:
+    tally = Tally()
+    for number in range(MOST_KINDS + 50):
+        tally.count(Operation.SEND, "contoso", "contoso", f"reply-{number}", 1, route=Route.PRIMARY)
+    rows = tally.rows(int(time.time()) // DAY_SECONDS)
+    assert len(rows) == MOST_KINDS + 1
+    assert next(one for one in rows if one.target == OTHERS).operations == 50
+    assert tally.totals()["contoso"].primary == MOST_KINDS + 50
+
+
+def test_no_count_is_lost_between_threads() -> None:
+    tally = Tally()
+
+    def work() -> None:
+        for _ in range(2_000):
+            tally.count(Operation.SEND, "contoso", "contoso", "orders", 1, route=Route.PRIMARY)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tally.totals()["contoso"].primary == 8_000
+
+
+# --- history --------------------------------------------------------------------------------------------------
+
+
+def test_history_keeps_an_hour_and_speeds_the_last_seconds() -> None:
+    history = History()
+    for second in range(0, 2 * 3600, 5):
+        history.note({"contoso": Flow(primary=10 * second, stored=second)}, now=1_000_000 + second, instant=second)
+    moments = history.moments()
+    assert len(moments) == KEPT_BUCKETS
+    assert {moment.flow.primary for moment in moments} == {10 * BUCKET_SECONDS}
+    assert {(speed.flow, speed.per_second) for speed in history.speeds()} == {("primary", 10.0), ("stored", 1.0)}
+
+
+def test_what_stands_still_has_no_speed_and_no_buckets() -> None:
+    history = History()
+    for second in range(20):
+        history.note({"contoso": Flow(primary=5)}, now=1_000_000 + second, instant=second)
+    assert [moment.flow.primary for moment in history.moments()] == [5]
+    assert history.speeds() == []
+
+
+def test_a_clock_that_is_set_back_leaves_no_buckets_in_the_future() -> None:
+    history = History()
+    history.note({"contoso": Flow(primary=5)}, now=2_000_000, instant=0)
+    history.note({"contoso": Flow(primary=9)}, now=1_000_000, instant=1)
+    assert [(moment.bucket, moment.flow.primary) for moment in history.moments()] == [(100_000, 4)]
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_happens_unless_a_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PAIRBUS_STATE_DIR", raising=False)
+    assert join(None) is None
+    monkeypatch.setenv("PAIRBUS_STATE_DIR", str(tmp_path / "state"))
+    publisher = join(None)
+    assert publisher is not None
+    source = Pair(publisher)
+    assert written(publisher).pid == os.getpid()
+    publisher.leave(source)
+    ended(publisher)
+
+
+def test_files_are_private_and_the_last_word_says_so(tmp_path: Path) -> None:
+    publisher, source = joined(tmp_path / "state")
+    state = written(publisher)
+    own = tmp_path / "state" / publisher.process
+    assert (state.ended, folder.is_alive(own)) == (False, True)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state", own, own / "state.json")] == [
+        0o700,
+        0o700,
+        0o600,
+    ]
+    publisher.leave(source)
+    assert ended(publisher).pairs == []
+
+
+def test_all_of_a_process_share_one_publisher_until_the_last_leaves(tmp_path: Path) -> None:
+    publisher, first = joined(tmp_path / "state")
+    again, second = joined(tmp_path / "state")
+    assert again is publisher
+    publisher.leave(first)
+    publisher.leave(first)  # leaving twice is leaving once
+    wait_until(lambda: len(written(publisher).pairs) == 1, what="one pair left")
+    assert not written(publisher).ended
+    publisher.leave(second)
+    ended(publisher)
+    later, third = joined(tmp_path / "state")
+    assert later.process != publisher.process
+    later.leave(third)
+    ended(later)
+
+
+def test_a_folder_that_others_can_enter_is_refused_once_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "state"
+    place.mkdir(mode=0o755)
+    place.chmod(0o755)
+    with caplog.at_level(logging.WARNING, "pairbus.publishing"):
+        publisher, source = joined(place)
+        wait_until(lambda: caplog.records, what="the warning")
+        place.chmod(0o700)
+        written(publisher)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"The state of this process cannot be published in {place}: The state folder {place} is open to others: "
+        f"make it yours alone with chmod 700 {place}."
+    ]
+    publisher.leave(source)
+    ended(publisher)
+
+
+def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
+    publisher, source = joined(tmp_path / "state")
+    written(publisher)
+    own = tmp_path / "state" / publisher.process
+    (tmp_path / "state").rename(tmp_path / "elsewhere")
+    wait_until(lambda: state_of(publisher) if folder.is_alive(own) else None, what="a new folder")
+    publisher.leave(source)
+    ended(publisher)
+
+
+def test_a_killed_process_is_dead_and_a_kill_is_not_an_end(tmp_path: Path) -> None:
+    program = (
+        "import sys, threading\n"
+        "from pairbus.publishing import join\n"
+        "publisher = join(sys.argv[1])\n"
+        "print(publisher.process, flush=True)\n"
+        "threading.Event().wait()\n"
+    )
+    place = tmp_path / "state"
+    with subprocess.Popen([sys.executable, "-c", program, str(place)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        own = place / child.stdout.readline().strip()
+        state = wait_until(lambda: folder.read_state(own), what="the child's state")
+        assert (folder.is_alive(own), state.pid) == (True, child.pid)
+        child.kill()
+        child.wait()
+    left = folder.read_state(own)
+    assert left is not None
+    assert (folder.is_alive(own), left.ended) == (False, False)
+    folder.tidy(place, before=time.time() - 3600)
+    assert own.exists()
+    folder.tidy(place, before=time.time() + 3600)
+    assert not own.exists()
+
+
+def test_a_state_that_cannot_be_trusted_is_not_read(tmp_path: Path) -> None:
+    own = tmp_path / "someone-1-00"
+    own.mkdir()
+    file = own / "state.json"
+    state = ProcessState(v=STATE_VERSION, process="x", program="x", host="x", pid=1, started=0, at=0)
+
+    def put(content: bytes, mode: int = 0o600) -> None:
+        file.write_bytes(content)
+        file.chmod(mode)
+
+    put(msgspec.json.encode(state))
+    assert folder.read_state(own) == state
+    put(msgspec.json.encode(state), 0o622)
+    assert folder.read_state(own) is None
+    put(b"{")
+    assert folder.read_state(own) is None
+    put(msgspec.json.encode(msgspec.structs.replace(state, v=STATE_VERSION + 1)))
+    assert folder.read_state(own) is None
+    file.rename(tmp_path / "real.json")
+    file.symlink_to(tmp_path / "real.json")
+    assert folder.read_state(own) is None
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_followed_once_and_answered(tmp_path: Path) -> None:
+    publisher, source = joined(tmp_path / "state")
+    written(publisher)
+    asked = request(source.key)
+    path = folder.put_request(publisher.folder, publisher.process, asked)
+    answer = wait_until(lambda: next(iter(written(publisher).answers), None), what="the answer")
+    assert (answer.request, answer.done, answer.text) == (asked.id, True, "done as asked")
+    assert source.asked == [(Action.FAIL_OVER, "orders")]
+    assert not folder.take_back(path)
+    publisher.leave(source)
+    ended(publisher)
+
+
+@pytest.mark.parametrize(
+    ("action", "age", "source", "said"),
+    [
+        (Action.PAUSE, 0.0, None, "No syphon here."),
+        (Action.FAIL_OVER, 3600.0, None, "The request is too old and was not followed."),
+        (Action.FAIL_OVER, 0.0, "pair-99", "There is no such client or syphon in this process any more."),
+    ],
+)
+def test_what_cannot_be_followed_is_answered_too(
+    tmp_path: Path, action: Action, age: float, source: str | None, said: str
+) -> None:
+    publisher, pair = joined(tmp_path / "state")
+    written(publisher)
+    asked = request(source or pair.key, action, at=time.time() - age)
+    folder.put_request(publisher.folder, publisher.process, asked)
+    answer = wait_until(lambda: next(iter(written(publisher).answers), None), what="the answer")
+    assert (answer.done, answer.text, pair.asked) == (False, said, [])
+    publisher.leave(pair)
+    ended(publisher)
+
+
+def test_a_request_that_is_taken_back_is_never_followed(tmp_path: Path) -> None:
+    own = folder.OwnFolder(tmp_path, "host-1-00")
+    path = folder.put_request(tmp_path, "host-1-00", request("pair-1"))
+    assert folder.take_back(path)
+    assert list(own.take_requests()) == []
+    own.close()
+
+
+def test_what_is_no_request_of_ours_is_removed_unread(tmp_path: Path) -> None:
+    own = folder.OwnFolder(tmp_path, "host-1-00")
+    good = request("pair-1")
+    for number, content in enumerate((b"{}", b"x" * 5000, msgspec.json.encode(good))):
+        (own.path / f"request-{number}.json").write_bytes(content)
+        (own.path / f"request-{number}.json").chmod(0o600)
+    (own.path / "request-9.json").write_bytes(msgspec.json.encode(good))
+    (own.path / "request-9.json").chmod(0o666)
+    assert list(own.take_requests()) == [good]
+    assert list(own.path.glob("request-*")) == []
+    own.close()
+
+
+def test_a_forked_child_lets_go_of_its_parents_folder(tmp_path: Path) -> None:
+    """In a process of its own: forking the test's would fork whatever else runs in it."""
+    program = (
+        "import os, signal, sys, time\n"
+        "from pairbus.publishing import join, folder\n"
+        "publisher = join(sys.argv[1])\n"
+        "own = publisher.folder / publisher.process\n"
+        "while folder.read_state(own) is None: time.sleep(0.01)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    anew = join(sys.argv[1])\n"
+        "    while folder.read_state(anew.folder / anew.process) is None: time.sleep(0.01)\n"
+        "    print(anew.process, flush=True)\n"
+        "    signal.pause()\n"
+        "print(publisher.process, child, flush=True)\n"
+        "signal.pause()\n"
+    )
+    place = tmp_path / "state"
+    with subprocess.Popen([sys.executable, "-c", program, str(place)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        said = sorted([parent.stdout.readline().split(), parent.stdout.readline().split()], key=len)
+        [childs_name], [parents_name, child] = said
+        try:
+            assert childs_name != parents_name
+            parent.kill()
+            parent.wait()
+            assert not folder.is_alive(place / parents_name)
+            assert folder.is_alive(place / childs_name)
+        finally:
+            os.kill(int(child), signal.SIGKILL)
