@@ -19,6 +19,8 @@ from pairbus import envelope
 from pairbus.amqp.sections import Sections
 from pairbus.amqp.types import Byte, Char, Symbol, UInt, ULong, UShort, encode
 from pairbus.syphon import Carried, Namespace, Syphon
+from pairbus.syphon.deliveries import Delivery
+from pairbus.syphon.service import _transport_of
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
 
@@ -299,6 +301,28 @@ def test_parts_are_joined(stage: Stage) -> None:
     assert ids(found) == ["before", "large", "after"]
     assert b"".join(found[1].body) == body
     assert stage.waiting() == 0
+
+
+def test_parts_of_a_message_leave_the_queue_together_or_not_at_all(stage: Stage) -> None:
+    stage.put(*(backlog_form(ServiceBusMessage(b"x", message_id=f"{n}"), "anywhere") for n in range(3)))
+
+    async def main() -> tuple[int, int, int]:
+        ends = (stage.pair.primary.connection_string, stage.pair.secondary.connection_string)
+        transport = _transport_of(stage.transport)(*map(Namespace.parse, ends))
+        receiver = await transport.open_receiver(stage.backlog)
+        taken: list[Delivery] = []
+        while len(taken) < 3:
+            taken += await receiver.receive(3 - len(taken), 10.0)
+        assert await receiver.complete(taken[:1]) == []
+        refused = await receiver.complete_together(taken[:2])
+        left = await receiver.peek(1, 10)
+        assert await receiver.complete_together(taken[1:]) == []
+        at_last = await receiver.peek(1, 10)
+        await receiver.close()
+        await transport.close()
+        return len(refused), len(left), len(at_last)
+
+    assert asyncio.run(main()) == (2, 2, 0), "the lock of the first was gone, so the second stayed"
 
 
 def test_extra_queues_are_emptied_first_when_asked(stage: Stage) -> None:

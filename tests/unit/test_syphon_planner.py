@@ -154,7 +154,15 @@ def test_a_message_that_was_only_joined_is_not_taken_for_home() -> None:
     planner.sent(send, None, 10.0, 0.0)
     late = delivery(3, content=parts[0])
     planner.arrived([late], 10.0)
-    assert Complete((late,)) in due(planner, 10.0)
+    (complete,) = due(planner, 10.0)
+    assert isinstance(complete, Complete)
+    assert [one.sequence_number for one in complete.deliveries] == [1, 2]
+    assert complete.part_of == "id", "the parts leave together"
+    planner.completed(complete)
+    assert due(planner, 10.0) == [Complete((late,), (), "id")], "a copy leaves when the others have left"
+    another = delivery(4, content=parts[1])
+    planner.arrived([another], 10.0)
+    assert due(planner, 10.0) == [Complete((another,), (), "id")]
 
 
 def test_a_new_lock_for_what_we_have_replaces_the_old_one() -> None:

@@ -264,6 +264,31 @@ def test_parts_are_joined_whatever_stands_between_them_and_a_lonely_part_is_kept
     run_in_virtual_time(main())
 
 
+def test_parts_whose_completion_failed_are_gathered_again_and_the_message_is_not_sent_twice() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(lock_seconds=30.0)
+        queue = transport.queue(QUEUE)
+        parts = envelope.split(backlog("large", body=bytes(9000)), "orders", "one", 4000)
+
+        def behave(destination: str, raws: Sequence[bytes]) -> None:
+            queue.messages[2].owner = object()  # while the primary takes it, one lock is lost to somebody else
+
+        transport.behave = behave
+        queue.put(*parts, backlog("next", "invoices"))
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(0.1)
+        assert names(transport) == ["large"]
+        assert set(queue.messages) == {1, 2, 3}, "all of its parts are there, or none"
+        await asyncio.sleep(60)
+        assert names(transport) == ["large"]
+        assert not queue.messages
+        assert not queue.dead
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
 def test_a_rate_is_kept() -> None:
     async def main() -> None:
         transport = MemoryTransport(send_seconds=0.0)

@@ -21,6 +21,8 @@ class Complete:
     deliveries: tuple[Delivery, ...]
     carried: tuple[Item, ...] = ()
     """The messages these deliveries brought home."""
+    part_of: str | None = None
+    """These are the parts of this message: they leave the queue together or not at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,8 +186,10 @@ class _Home:
         return not self._opening.locked() and (self._sender is None or self._sender.in_flight == 0)
 
     async def send(self, raws: Sequence[bytes]) -> None:
+        in_doubt = False
         try:
             sender = await self._open()
+            in_doubt = True
             if len(raws) == 1:
                 await sender.send(raws[0])
             else:
@@ -200,10 +202,14 @@ class _Home:
             raise SendError(verdict, error.condition, error.error.description) from error
         except LinkLostError as error:
             self.broken = True
-            raise SendError(judge(error.condition), error.condition, error.error.description) from error
+            raise SendError(
+                judge(error.condition), error.condition, error.error.description, in_doubt=in_doubt
+            ) from error
         except (OSError, TimeoutError) as error:
             self.broken = True
-            raise SendError(Verdict.UNREACHABLE, "amqp:connection:forced", str(error) or "no answer") from error
+            raise SendError(
+                Verdict.UNREACHABLE, "amqp:connection:forced", str(error) or "no answer", in_doubt=in_doubt
+            ) from error
 
     async def _open(self) -> Sender:
         async with self._opening:
@@ -287,6 +293,17 @@ class AmqpReceiver:
 
     async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         return await self._settle(deliveries, _ACCEPTED)
+
+    async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        tokens = [UUID(bytes_le=one.handle.tag) for one in deliveries]
+        body = {"disposition-status": "completed", "lock-tokens": Array(_UUID_ARRAY, tokens)}
+        reply = await self._manage("update-disposition", body)
+        if not reply.is_good:
+            return list(deliveries)
+        for one in deliveries:
+            if one.handle.delivery.link is self._link.link:
+                self._link.let_go(one.handle)  # the link still waits for its settlement
+        return []
 
     async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         return await self._settle(deliveries, _RELEASED)

@@ -114,7 +114,8 @@ class Logbook:
             parents = [envelope.read(item.raw).trace_parent for item in items]
             failure = None if error is None else type(error).__name__
             tracing.restored_send(destination, len(items), parents, seconds, failure)
-        outcome, sizes = Outcome.OK if error is None else Outcome.FAILED, [item.size for item in items]
+        outcome = Outcome.OK if error is None else Outcome.UNKNOWN if error.in_doubt else Outcome.FAILED
+        sizes = [item.size for item in items]
         if self.published is not None:
             self.published.count(Operation.RESTORE, self.primary, destination, len(items), outcome=outcome, sizes=sizes)
         if self.ledger is not None:

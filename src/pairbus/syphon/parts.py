@@ -4,6 +4,10 @@ Parts wait here, locked, until their siblings are there. The siblings of a part 
 to it: the sender sent them one after the other and began again with a fresh id if one failed. So a part that stays
 alone longer than any sender tries, and whose siblings are not in the queue, is given up: dead-lettered, like each of
 its kind that is there. Siblings in the hands of another syphon come together: see `sought`.
+
+The parts of a message that is home leave the queue together or not at all (`Complete.part_of`): a part whose siblings
+are gone would look like one that its sender gave up. So if their completion failed, they are gathered here once more
+when they come again, and completed instead of sent.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ class _Assembly:
     since: float
     enqueued_ms: int | None
     parts: dict[int, envelope.Part] = field(default_factory=dict)
-    deliveries: dict[int, Delivery] = field(default_factory=dict)
-    copies: list[Delivery] = field(default_factory=list)
+    deliveries: dict[int, list[Delivery]] = field(default_factory=dict)
+    """Of each part the one that came first, and copies of it."""
     checks: int = 0
     sought: bool = False
 
@@ -39,7 +43,8 @@ class _Assembly:
         return min(delivery.sequence_number for delivery in self.everything())
 
     def everything(self) -> list[Delivery]:
-        return [*self.deliveries.values(), *self.copies]
+        found = [delivery for copies in self.deliveries.values() for delivery in copies]
+        return sorted(found, key=lambda delivery: delivery.sequence_number)
 
 
 class PartsBin:
@@ -49,12 +54,16 @@ class PartsBin:
         self._patience = patience
         self._limit_bytes = limit_bytes
         self._assemblies: dict[str, _Assembly] = {}
-        self._home: dict[str, None] = {}
+        self._home: dict[str, bool] = {}
+        """Messages that went home lately; True: their parts are gone from the queue."""
         self.size = 0
 
-    def knows(self, part: envelope.Part) -> bool:
-        """Whether this is another copy of a part whose message is home already."""
-        return part.of in self._home
+    def is_home(self, of: str) -> bool:
+        return of in self._home
+
+    def is_gone(self, of: str) -> bool:
+        """Whether the message is home and its parts have left the queue: what still comes is a copy."""
+        return self._home.get(of, False)
 
     def add(self, message: envelope.BacklogMessage, delivery: Delivery, now: float) -> Item | None:
         """Take a part; the whole message if this was the last one missing. Raises `PartError` for a foreign count."""
@@ -70,35 +79,41 @@ class PartsBin:
                 f"{found.count} parts for {found.destination!r} that has the same id."
             )
         delivery.raw = b""  # the part's content is kept, not the message around it
+        found.deliveries.setdefault(part.number, []).append(delivery)
         if part.number in found.parts:
-            found.copies.append(delivery)
             return None
         found.parts[part.number] = part
-        found.deliveries[part.number] = delivery
         self.size += len(part.content)
         if len(found.parts) < found.count:
             return None
         self._remove(part.of)
-        deliveries = sorted(found.everything(), key=lambda one: one.sequence_number)
         return Item(
             found.destination,
             delivery.sequence_number,
-            tuple(deliveries),
+            tuple(found.everything()),
             envelope.join(list(found.parts.values())),
             enqueued_ms=found.enqueued_ms,
             part_of=part.of,
         )
 
-    def is_home(self, of: str) -> list[Delivery]:
+    def went_home(self, of: str) -> list[Delivery]:
         """The joined message was taken by its destination: more copies of its parts are of no use to anyone."""
-        self._home[of] = None
+        self._home[of] = False
         if len(self._home) > REMEMBERED:
             del self._home[next(iter(self._home))]
-        copies = self._assemblies.get(of)
-        if copies is None:
+        return self._take(of)
+
+    def gone(self, of: str) -> list[Delivery]:
+        """The parts of a message that is home have left the queue; copies that came meanwhile may leave too."""
+        self._home[of] = True
+        return self._take(of)
+
+    def _take(self, of: str) -> list[Delivery]:
+        found = self._assemblies.get(of)
+        if found is None:
             return []
         self._remove(of)
-        return copies.everything()
+        return found.everything()
 
     def next_deadline(self) -> float | None:
         """When an incomplete message will have to be looked after."""
@@ -152,12 +167,14 @@ class PartsBin:
     def drop(self, lost: set[int]) -> None:
         """Forget the deliveries with these sequence numbers: their locks are gone."""
         for of, one in list(self._assemblies.items()):
-            one.copies = [copy for copy in one.copies if copy.sequence_number not in lost]
-            for number, delivery in list(one.deliveries.items()):
-                if delivery.sequence_number in lost:
+            for number, copies in list(one.deliveries.items()):
+                left = [copy for copy in copies if copy.sequence_number not in lost]
+                if left:
+                    one.deliveries[number] = left
+                else:
                     self.size -= len(one.parts.pop(number).content)
                     del one.deliveries[number]
-            if not one.parts and not one.copies:
+            if not one.parts:
                 del self._assemblies[of]
 
     def _remove(self, of: str) -> None:

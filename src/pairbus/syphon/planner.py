@@ -45,7 +45,7 @@ class Planner:
     _order: SequenceGuard = field(default_factory=SequenceGuard)
     _mine: dict[int, Delivery] = field(default_factory=dict)
     _gone: dict[int, bool] = field(default_factory=dict)
-    """Numbers we settled lately; True: its message is home."""
+    """Numbers we settled lately; True: its message is home, and it was all of it."""
     _actions: list[Action] = field(default_factory=list)
     _peeking: bool = False
     _probe_wanted: bool = False
@@ -90,9 +90,8 @@ class Planner:
             return
         item: Item | None
         if message.part is not None:
-            if self._parts.knows(message.part):
-                del self._mine[number]
-                self._actions.append(Complete((delivery,)))
+            if self._parts.is_gone(message.part.of):
+                self._complete_parts((delivery,), message.part.of)
                 return
             try:
                 item = self._parts.add(message, delivery, now)
@@ -100,6 +99,9 @@ class Planner:
                 self._bury([DeadLetter(delivery, "PartUnusable", str(error))])
                 return
             if item is None:
+                return
+            if self._parts.is_home(message.part.of):
+                self._complete_parts(item.deliveries, message.part.of)
                 return
         else:
             item = Item(destination, number, (delivery,), delivery.raw, message.session_id)
@@ -152,19 +154,31 @@ class Planner:
             self._probe_wanted = self._probe_wanted or error.verdict is Verdict.UNREACHABLE
 
     def _taken(self, lane: Lane, send: Send) -> None:
-        deliveries = tuple(delivery for item in send.items for delivery in item.deliveries)
+        self._count(send.items, -1)
+        whole = tuple(item for item in send.items if item.part_of is None)
+        deliveries = tuple(delivery for item in whole for delivery in item.deliveries)
         for delivery in deliveries:
             self._mine.pop(delivery.sequence_number, None)
             self._remember(delivery.sequence_number, home=True)
-        self._count(send.items, -1)
-        self._actions.append(Complete(deliveries, send.items))
+        if deliveries:
+            self._actions.append(Complete(deliveries, whole))
         for item in send.items:
-            if item.part_of is not None and (copies := self._parts.is_home(item.part_of)):
-                for copy in copies:
-                    self._mine.pop(copy.sequence_number, None)
-                self._actions.append(Complete(tuple(copies)))
+            if item.part_of is not None:
+                copies = self._parts.went_home(item.part_of)
+                self._complete_parts((*item.deliveries, *copies), item.part_of, (item,))
         lane.most *= 2
         self._resume(lane)
+
+    def _complete_parts(self, deliveries: Sequence[Delivery], of: str, carried: tuple[Item, ...] = ()) -> None:
+        for delivery in deliveries:
+            self._mine.pop(delivery.sequence_number, None)
+            self._remember(delivery.sequence_number, home=False)
+        self._actions.append(Complete(tuple(deliveries), carried, of))
+
+    def completed(self, action: Complete) -> None:
+        """The queue confirmed all of it."""
+        if action.part_of is not None and (copies := self._parts.gone(action.part_of)):
+            self._complete_parts(copies, action.part_of)
 
     def _resume(self, lane: Lane) -> None:
         """The destination answers: what was only held comes again, in order."""
@@ -188,7 +202,10 @@ class Planner:
         if released:
             self._release(released)
             self._let_others_go_first(now, draw, "a part of a message is in other hands")
-        self._bury([DeadLetter(one, "PartMissing", text) for one in given_up])
+        elif given_up and self._parts.is_home(part_of):
+            self._complete_parts(given_up, part_of)
+        else:
+            self._bury([DeadLetter(one, "PartMissing", text) for one in given_up])
 
     def _is_foreign(self, seen: Peeked) -> bool:
         return seen.sequence_number not in self._mine and seen.sequence_number not in self._gone

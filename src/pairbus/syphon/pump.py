@@ -292,7 +292,7 @@ class Pump:
                 await self._transport.send(send.destination, send.raws)
         except TimeoutError:
             text = f"no answer within {self._options.send_timeout:g} s"
-            error = SendError(Verdict.UNREACHABLE, "com.microsoft:timeout", text)
+            error = SendError(Verdict.UNREACHABLE, "com.microsoft:timeout", text, in_doubt=True)
         except SendError as refused:
             error = refused
         now = loop.time()
@@ -305,7 +305,11 @@ class Pump:
         self._note_share()
 
     async def _complete(self, action: Complete, receiver: Receiver) -> None:
-        lost = await receiver.complete(action.deliveries)
+        await self.logbook.on_disk()
+        complete = receiver.complete if action.part_of is None else receiver.complete_together
+        lost = await complete(action.deliveries)
+        if not lost:
+            self.planner.completed(action)
         self.logbook.completed(action.deliveries, action.carried, lost)
 
     async def _release(self, action: Release, receiver: Receiver) -> None:

@@ -77,16 +77,20 @@ class SdkTransport:
                     return
 
     async def _send(self, destination: str, sender: ServiceBusSender, raws: Sequence[bytes]) -> None:
+        in_doubt = False
         try:
+            await open_link(sender, _OPEN_SECONDS)
+            in_doubt = True
             await sender.send_messages(_outgoing(raws, sender))
         except ServiceBusError as error:
             await self._drop(destination)
-            raise _send_error(error) from error
+            raise _send_error(error, in_doubt) from error
         except (OSError, ValueError, TypeError) as error:
             # The SDK's own state, not the message: that was encoded already.
             await self._drop(destination)
             verdict = Verdict.UNREACHABLE if isinstance(error, OSError) else Verdict.UNAVAILABLE
-            raise SendError(verdict, f"client:{type(error).__name__}", str(error)) from error
+            in_doubt = in_doubt and isinstance(error, OSError)
+            raise SendError(verdict, f"client:{type(error).__name__}", str(error), in_doubt=in_doubt) from error
         except asyncio.CancelledError:
             # In the middle of a frame, perhaps: this connection is of no use any more.
             await asyncio.shield(self._drop(destination))
@@ -198,6 +202,20 @@ class SdkReceiver:
     async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         return await self._each(deliveries, lambda one: self._receiver.complete_message(one.handle))
 
+    async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        # The SDK offers this only for one message at a time; the request it makes takes any number of them.
+        receiver = cast(Any, self._receiver)
+        async with self._turn:
+            try:
+                await receiver._settle_message_via_mgmt_link("completed", [one.handle.lock_token for one in deliveries])
+            except (*_LOCK_GONE, ValueError):
+                return list(deliveries)
+            except (ServiceBusError, OSError) as error:
+                raise _lost(error) from error
+        for one in deliveries:
+            one.handle._settled = True
+        return []
+
     async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         return await self._each(deliveries, lambda one: self._receiver.abandon_message(one.handle))
 
@@ -279,7 +297,7 @@ def _token_status(error: BaseException) -> int | None:
     return getattr(getattr(error, "inner_exception", None), "status_code", None)
 
 
-def _send_error(error: ServiceBusError) -> SendError:
+def _send_error(error: ServiceBusError, in_doubt: bool) -> SendError:
     condition = UNAUTHORIZED if isinstance(error, _UNAUTHORIZED) else describe(error).condition
     # The service turns away the token for an entity that does not exist, and the SDK takes that for a wrong token.
     if isinstance(error, MessagingEntityNotFoundError) or _token_status(error) == 404:
@@ -290,4 +308,5 @@ def _send_error(error: ServiceBusError) -> SendError:
         verdict = Verdict.UNREACHABLE
     else:
         verdict = judge(condition)
-    return SendError(verdict, condition or type(error).__name__, str(error))
+    unanswered = in_doubt and verdict is Verdict.UNREACHABLE
+    return SendError(verdict, condition or type(error).__name__, str(error), in_doubt=unanswered)

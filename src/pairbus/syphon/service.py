@@ -202,6 +202,7 @@ class Syphon:
                     self._ledger,
                     self._on_carried,
                     published=self._published,
+                    durable=durable,
                 )
                 pump = self._pumps[queue] = Pump(queue, transport, self._options, logbook, self._rate)
                 if self._paused:

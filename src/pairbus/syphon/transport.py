@@ -4,7 +4,8 @@ Rules for every transport:
 - `send` returns only after the primary took the whole batch; otherwise it raises `SendError`. A cancelled send leaves
   nothing behind that could still go out.
 - What settles is applied in the order of the calls. `complete`, `release` and `dead_letter` return the deliveries that
-  could not be settled because their lock was gone: those come again.
+  could not be settled because their lock was gone: those come again. `complete_together` is one request to the
+  service, so that dying cannot cut it in two.
 - `ReceiverLostError` means: the locks we held may last, but not for us. The pump opens another receiver.
 """
 
@@ -42,6 +43,10 @@ class Receiver(Protocol):
         ...
 
     async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
+
+    async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Complete all of them or, whatever happens to us meanwhile, none."""
+        ...
 
     async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
 

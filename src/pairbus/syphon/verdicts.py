@@ -51,10 +51,14 @@ def judge(condition: str) -> Verdict:
 
 
 class SendError(Exception):
-    """The primary did not take a send, as far as we know."""
+    """The primary did not take a send, as far as we know.
 
-    def __init__(self, verdict: Verdict, condition: str, description: str = "") -> None:
+    `in_doubt`: it may have; no answer came to what was sent.
+    """
+
+    def __init__(self, verdict: Verdict, condition: str, description: str = "", *, in_doubt: bool = False) -> None:
         super().__init__(f"{condition}: {description}" if description else condition)
         self.verdict = verdict
         self.condition = condition
         self.description = description
+        self.in_doubt = in_doubt

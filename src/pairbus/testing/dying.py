@@ -33,6 +33,7 @@ STEPS = (
     "half completed",
     "completed",
     "part received",
+    "parts under way",
 )
 PATIENCE_SECONDS = 120.0
 
@@ -67,22 +68,22 @@ class DyingTransport:
 
     def __init__(self, inner: Transport, death: Death, diary: Diary) -> None:
         self._inner = inner
-        self._death = death
+        self.death = death
         self._reached = 0
         self.diary = diary
         self.overlapping = inner.overlapping
         self.held_messages = inner.held_messages
 
     def step(self, name: str) -> None:
-        if name == self._death.step:
+        if name == self.death.step:
             self._reached += 1
-            if self._reached >= self._death.count:
+            if self._reached >= self.death.count:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     @property
     def sips(self) -> bool:
         """Parts are received one at a time, so that one can be there without the other."""
-        return self._death.step == "part received"
+        return self.death.step == "part received"
 
     async def open_receiver(self, queue: str) -> Receiver:
         return _DyingReceiver(self, await self._inner.open_receiver(queue))
@@ -91,7 +92,7 @@ class DyingTransport:
         self.step("send begun")
         self.diary.note("sending", _names(raws))
         under_way = asyncio.ensure_future(self._inner.send(destination, raws))
-        if self._death.step == "send under way":
+        if self.death.step == "send under way":
             await asyncio.wait([under_way], timeout=0.002)
             self.step("send under way")
         try:
@@ -135,7 +136,22 @@ class _DyingReceiver:
 
     async def _complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         lost = await self._inner.complete(deliveries)
+        self._note_completed(deliveries, lost)
+        return lost
+
+    def _note_completed(self, deliveries: Sequence[Delivery], lost: Sequence[Delivery]) -> None:
         self._transport.diary.note("completed", [f"{one.sequence_number}" for one in deliveries if one not in lost])
+
+    async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """The parts of one message, which no death may tear apart."""
+        self._transport.step("completion begun")
+        under_way = asyncio.ensure_future(self._inner.complete_together(deliveries))
+        if self._transport.death.step == "parts under way":
+            await asyncio.wait([under_way], timeout=0.002)
+            self._transport.step("parts under way")
+        lost = await under_way
+        self._note_completed(deliveries, lost)
+        self._transport.step("completed")
         return lost
 
     async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]:

@@ -134,6 +134,11 @@ class MemoryReceiver:
     async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         return self._settle("complete", deliveries, lambda number: self._queue.messages.pop(number))
 
+    async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        if self._settle("complete together", deliveries, lambda number: None):
+            return list(deliveries)
+        return await self.complete(deliveries)
+
     async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         def unlock(number: int) -> None:
             self._queue.messages[number].owner = None
