@@ -17,10 +17,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pairbus import envelope
-from pairbus.ledger import Operation, Outcome, Record, closed_files
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Record, Route, closed_files
 from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon
+from pairbus.pipeline.summary import summarise
 from pairbus.testing import EmbeddedPair, embedded_pair
 from pairbus.testing.backlogs import take_from
 from pairbus.testing.flooding import flood
@@ -118,10 +119,24 @@ def workers() -> list[psutil.Process]:
     return [one for one in daemons if one.ppid() in pids]
 
 
+def note_as_diverted(ledger: Path, number: int, count: int) -> None:
+    """What a paired client records of the messages that `fill` makes."""
+    with LedgerWriter(ledger) as writer:
+        writer.record_batch(
+            Operation.DIVERT,
+            "standby",
+            backlog_path("contoso", number),
+            [f"{number}-orders-{index}" for index in range(count)],
+            route=Route.BACKLOG,
+            destination="orders",
+        )
+
+
 @pytest.mark.timeout(700)
 def test_killed_workers_lose_nothing(spark: SparkSession, pair: EmbeddedPair, tmp_path: Path) -> None:
     for number in range(QUEUES):
         fill(pair, number, 3000)
+        note_as_diverted(tmp_path / "ledger", number, 3000)
     reports: list[SparkSyphonReport] = []
     runner = threading.Thread(target=lambda: reports.append(carry(spark, pair, tmp_path / "ledger")))
     runner.start()
@@ -143,6 +158,10 @@ def test_killed_workers_lose_nothing(spark: SparkSession, pair: EmbeddedPair, tm
     assert active(pair, "orders") == QUEUES * 3000
     ids = {message.message_id for message in take_from(pair.primary, "orders", QUEUES * 3000)}
     assert ids == {f"{number}-orders-{index}" for number in range(QUEUES) for index in range(3000)}
+    # Nor is a record: whatever a killed worker removed from the backlog it had noted before.
+    verdict = summarise(spark, tmp_path / "ledger")
+    assert (verdict.accepted, verdict.delivered) == (QUEUES * 3000, QUEUES * 3000)
+    assert (verdict.lost, verdict.waiting, verdict.broken_lines) == (0, 0, 0)
 
 
 def test_a_namespace_that_does_not_answer_is_an_error(spark: SparkSession, pair: EmbeddedPair) -> None:

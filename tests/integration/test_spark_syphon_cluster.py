@@ -1,6 +1,7 @@
 """On a real standalone cluster, a master and two workers on loopback, whose Python has never heard of pairbus.
 
 The code comes to the executors in an archive, as docs/spark.md says; one executor is killed while it carries messages.
+What executors record comes to the driver's ledger though they share no folder with it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import psutil
 import pyspark
 import pytest
 
 import pairbus
 from pairbus import envelope
+from pairbus.ledger import Operation, Outcome, Record, closed_files
 from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.java import find_java, home_for_spark
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
@@ -171,10 +174,11 @@ def cluster(folder: Path) -> Iterator[str]:
     running: list[subprocess.Popen[bytes]] = []
     log = (folder / "cluster.log").open("wb")
     try:
-        running += [
-            subprocess.Popen([start, *command], env=environment, cwd=folder, stdout=log, stderr=log)
-            for command in commands
-        ]
+        for number, command in enumerate(commands):
+            # As on machines of their own, the workers have nothing in common but the network.
+            own = {**environment, "TMPDIR": str(folder / f"machine-{number}")}
+            Path(own["TMPDIR"]).mkdir()
+            running.append(subprocess.Popen([start, *command], env=own, cwd=folder, stdout=log, stderr=log))
         text = folder / "cluster.log"
         wait_until(lambda: text.read_bytes().count(b"Successfully registered with master") == 2, timeout=120)
         yield master
@@ -209,6 +213,12 @@ def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
 def carried(pair: EmbeddedPair) -> int:
     with pair.primary.admin() as admin:
         return admin.get_queue_runtime_properties("orders").active_message_count or 0
+
+
+def restored_by_the_ledger(folder: Path) -> set[str | None]:
+    decoder = msgspec.json.Decoder(Record)
+    records = (decoder.decode(line) for path in closed_files(folder) for line in path.read_bytes().splitlines())
+    return {one.message_id for one in records if one.operation is Operation.RESTORE and one.outcome is Outcome.OK}
 
 
 def executors() -> list[psutil.Process]:
@@ -271,3 +281,9 @@ def test_a_cluster_with_the_code_in_an_archive_carries_on_without_a_lost_executo
     assert (left, there) == (0, MESSAGES)
     assert restored <= MESSAGES * 2
     assert carried(pair) == MESSAGES
+    assert restored_by_the_ledger(tmp_path / "ledger") == {
+        f"{number}-{index}" for number in range(QUEUES) for index in range(MESSAGES // QUEUES)
+    }
+    machines = [tmp_path / f"machine-{number}" for number in (1, 2)]
+    assert all(list(machine.glob("pairbus-syphon-*/*")) for machine in machines)
+    assert [path for machine in machines for path in machine.rglob("*.jsonl*")] == []

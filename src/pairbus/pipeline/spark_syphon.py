@@ -10,7 +10,7 @@ Rules:
   queues go first: the last task to end is a short one.
 - A task that fails, or whose executor is lost, has lost nothing: what it had not completed comes again when its locks
   end. The driver gives up only after `FAILURES_IN_A_ROW` rounds that failed and carried nothing.
-- Executors record in the ledger's folder themselves, as every syphon does: the folder must be one they all can write.
+- Tasks return what they recorded, and the driver puts it into the ledger: see `pairbus.pipeline.outcome_rows`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,23 @@ import pyarrow as pa
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from pairbus.envelope import TimeToLivePolicy
-from pairbus.ledger import LedgerWriter, Role
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, backlog_path, recorded_name
+from pairbus.pipeline.outcome_rows import (
+    SHARE,
+    DriversLedger,
+    FileRow,
+    Journal,
+    RecordedFirst,
+    journal_key,
+    left_behind,
+)
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.session import local_session
 from pairbus.syphon.amqp_transport import AmqpTransport
 from pairbus.syphon.namespaces import Namespace
-from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
@@ -50,7 +58,10 @@ TASK_SECONDS = 30.0
 """After this long a task finishes what it holds and ends, so that the driver can look again and say how far it is."""
 IDLE_SECONDS = 10.0
 FAILURES_IN_A_ROW = 5
-RESULT = "queue string, restored long, dead_lettered long, expired long, bytes long, error string"
+SLOTS_UNKNOWN = 200
+"""Tasks for gathering when the session does not say how many cores there are."""
+RESULT = "restored long, dead_lettered long, expired long, bytes long, error string, file string, content binary"
+"""A task returns one row of counts, then a row for each file of records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,8 @@ class SyphonPlan:
     retry_interval: float
     send_timeout: float
     rate: float | None
-    ledger: str | None
+    journal: str | None
+    """Names the folder on each executor's machine that its records wait in; none: nothing is recorded."""
     queues: tuple[str, ...] = ()
     seconds: float = TASK_SECONDS
 
@@ -88,6 +100,7 @@ class SparkSyphonReport:
 
 
 OnProgress = Callable[[SparkSyphonReport], None]
+ArrowWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class SparkSyphonError(RuntimeError):
@@ -130,6 +143,8 @@ def run_spark_syphon(
         send_timeout=send_timeout,
     )
     name = options.name_of_primary(_namespace(ends[0]).host)
+    records = None if ledger is None else DriversLedger(Path(ledger).absolute())
+    standby = _namespace(ends[1]).host
     plan = SyphonPlan(
         ends[0],
         ends[1],
@@ -138,13 +153,16 @@ def run_spark_syphon(
         retry_interval,
         send_timeout,
         rate,
-        None if ledger is None else str(Path(ledger).absolute()),
+        None if records is None else journal_key(socket.gethostname(), records.folder, standby, name),
     )
     own = spark is None
     session = spark or session_for(master, f"pairbus syphon {name}")
     try:
-        job = _Job(session, plan, sorted(set(queues)), include_extra, on_progress, stop or threading.Event())
-        return job.run(once=once)
+        job = _Job(session, plan, sorted(set(queues)), include_extra, records, on_progress, stop or threading.Event())
+        try:
+            return job.run(once=once)
+        finally:
+            job.gather()
     finally:
         if own:
             session.stop()
@@ -175,9 +193,11 @@ class _Job:
         plan: SyphonPlan,
         numbers: list[int],
         include_extra: bool,
+        records: DriversLedger | None,
         on_progress: OnProgress | None,
         stop: threading.Event,
     ) -> None:
+        self._records = records
         self._spark = spark
         self._plan = plan
         self._numbers = numbers
@@ -203,6 +223,7 @@ class _Job:
                 self._stop.wait(IDLE_SECONDS)
                 continue
             failed, carried = self._round(waiting, sum(depths.values()))
+            self.gather()
             fruitless = fruitless + 1 if failed and not carried else 0
             if fruitless >= FAILURES_IN_A_ROW:
                 raise SparkSyphonError(
@@ -217,30 +238,59 @@ class _Job:
     def _round(self, waiting: list[str], depth: int) -> tuple[bool, int]:
         """One job of Spark's: whether something failed, and how much was carried."""
         self.report.rounds += 1
-        plan = self._plan
-        description = (
-            f"syphon {plan.primary_name}: round {self.report.rounds}, {depth} messages in {len(waiting)} queues"
-        )
-        work = _Work(replace(plan, queues=tuple(waiting)))
-        with _described(self._spark, description):
-            try:
-                tasks = self._spark.range(0, len(waiting), 1, len(waiting))
-                rows = tasks.mapInArrow(work, RESULT).collect()
-            except (PySparkException, Py4JError) as error:
-                # A task failed too often, or its executor was lost. The queues know how far it was.
-                self.report.failures += 1
-                self.report.last_error = _first_line(error)
-                log.warning("a round failed", extra={"cause": self.report.last_error})
-                return True, 0
+        work = _Carrying(replace(self._plan, queues=tuple(waiting)))
+        description = f"round {self.report.rounds}, {depth} messages in {len(waiting)} queues"
+        try:
+            rows = self._run(len(waiting), work, description)
+        except (PySparkException, Py4JError) as error:
+            # A task failed too often, or its executor was lost. The queues know how far it was.
+            self.report.failures += 1
+            self.report.last_error = _first_line(error)
+            log.warning("a round failed", extra={"cause": self.report.last_error})
+            return True, 0
+        self._store(rows)
+        outcomes = [row for row in rows if row.file is None]
         carried = 0
-        for row in rows:
+        for row in outcomes:
             self.report.restored += row.restored
             self.report.dead_lettered += row.dead_lettered
             self.report.expired += row.expired
             self.report.carried_bytes += row.bytes
             self.report.last_error = row.error or self.report.last_error
             carried += row.restored + row.dead_lettered
-        return any(row.error for row in rows), carried
+        return any(row.error for row in outcomes), carried
+
+    def _store(self, rows: Iterable[Row]) -> int:
+        """Put the files among these rows into the ledger; how many are new to it."""
+        if self._records is None:
+            return 0
+        return sum([self._records.store(FileRow(file=row.file, content=row.content)) for row in rows if row.file])
+
+    def gather(self) -> None:
+        """Let executors delete what is in the ledger, and hand over what no task has: killed ones left it."""
+        records, journal = self._records, self._plan.journal
+        if records is None or journal is None:
+            return
+        slots = self._slots()
+        while True:
+            stored = frozenset(records.stored)
+            try:
+                # As many tasks as there are cores, at once: so every executor gets one.
+                rows = self._run(slots, _Gathering(journal, stored), "records of the executors")
+            except (PySparkException, Py4JError) as error:
+                log.warning("records could not be gathered", extra={"cause": _first_line(error)})
+                return
+            records.stored -= stored
+            if not self._store(rows):
+                return
+
+    def _slots(self) -> int:
+        context = getattr(self._spark, "_sc", None)
+        return SLOTS_UNKNOWN if context is None else max(1, context.defaultParallelism)
+
+    def _run(self, tasks: int, work: ArrowWork, description: str) -> list[Row]:
+        with _described(self._spark, f"syphon {self._plan.primary_name}: {description}"):
+            return self._spark.range(0, tasks, 1, tasks).mapInArrow(work, RESULT).collect()
 
     async def _depths(self) -> dict[str, int]:
         """How many messages wait in each backlog queue; those that do not exist are left out."""
@@ -284,7 +334,7 @@ def _first_line(error: Exception) -> str:
     return (told or lines or [type(error).__name__])[-1][:500]
 
 
-class _Work:
+class _Carrying:
     """What executors do with the number of a queue: carry it."""
 
     def __init__(self, plan: SyphonPlan) -> None:
@@ -293,44 +343,65 @@ class _Work:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                row = asyncio.run(carry(self._plan, self._plan.queues[number]))
-                yield pa.RecordBatch.from_pylist([row], schema=_ARROW)
+                plan = self._plan
+                journal = None if plan.journal is None else Journal(plan.journal)
+                try:
+                    yield _batch(asyncio.run(carry(plan, plan.queues[number], journal)))
+                finally:
+                    files = [] if journal is None else journal.close()
+                for row in files:
+                    yield _batch(row)
+
+
+class _Gathering:
+    """What executors do when records are gathered: delete what the driver has, hand over the rest."""
+
+    def __init__(self, journal: str, stored: frozenset[str]) -> None:
+        self._journal = journal
+        self._stored = stored
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            for row in left_behind(self._journal, self._stored):
+                yield _batch(row)
 
 
 _ARROW = pa.schema(
     [
-        ("queue", pa.string()),
         ("restored", pa.int64()),
         ("dead_lettered", pa.int64()),
         ("expired", pa.int64()),
         ("bytes", pa.int64()),
         ("error", pa.string()),
+        ("file", pa.string()),
+        ("content", pa.binary()),
     ]
 )
 
 
-async def carry(plan: SyphonPlan, queue: str) -> dict[str, Any]:
-    """Pump one backlog queue until it is empty or the time is over; what became of it."""
+def _batch(row: Mapping[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(row)], schema=_ARROW)
+
+
+async def carry(plan: SyphonPlan, queue: str, journal: Journal | None) -> dict[str, Any]:
+    """Pump one backlog queue until it is empty or the task's share or time is over; what became of it."""
     primary, secondary = _namespace(plan.primary), _namespace(plan.secondary)
-    ledger = LedgerWriter(plan.ledger, role=Role.SYPHON) if plan.ledger is not None else None
-    logbook = Logbook(queue, recorded_name(primary.host, plan.primary_name), secondary.host, ledger)
+    ledger = None if journal is None else journal.writer
+    logbook = RecordedFirst(queue, recorded_name(primary.host, plan.primary_name), secondary.host, ledger)
     rules = PumpRules(
         policy=plan.backlog_time_to_live,
         destination_pauses=Growth(plan.retry_interval, LONGEST_DESTINATION_PAUSE_SECONDS),
     )
     options = PumpOptions(rules, retry_interval=plan.retry_interval, send_timeout=plan.send_timeout)
     transport = AmqpTransport(primary, secondary)
-    pump = Pump(queue, transport, options, logbook, RateLimit(plan.rate))
+    pump = Pump(queue, transport, options, logbook, RateLimit(plan.rate), None if ledger is None else SHARE)
     asyncio.get_running_loop().call_later(plan.seconds, pump.stop)
     try:
         await pump.run(once=True)
     finally:
         await transport.close()
-        if ledger is not None:
-            ledger.close()
     counts = logbook.counts
     return {
-        "queue": queue,
         "restored": counts.restored,
         "dead_lettered": counts.dead_lettered,
         "expired": counts.expired,
