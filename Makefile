@@ -1,6 +1,6 @@
 # Every target sets up what it needs; nothing has to be done before.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench bench-large soak conformance-full clean
+.PHONY: help setup demo test lint types bench bench-large soak docs install-check conformance-full clean
 MAKEFLAGS += --no-print-directory
 
 bin := .venv/bin
@@ -38,6 +38,13 @@ soak: setup  ## The kill tests, many more rounds than in `make test`
 		$(bin)/pytest --timeout=0 tests/integration/test_syphon_crash.py tests/integration/test_syphon_many.py $(ARGS)
 	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/test_pipeline_kill.py $(ARGS)
 	@PAIRBUS_STREAM_KILL_ROUNDS=$${PAIRBUS_STREAM_KILL_ROUNDS:-10} $(bin)/pytest --timeout=0 tests/integration/test_connector_kill.py $(ARGS)
+
+docs: setup  ## The documentation as a site, in build/site; needs no network
+	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --quiet --strict $(ARGS)
+	@echo "Open build/site/index.html"
+
+install-check: setup  ## pip install pairbus[all] from the index into an empty environment, and the demo from there
+	@scripts/install_check.sh
 
 conformance-full: setup  ## The whole live test suite of azure-servicebus against the embedded namespace
 	@$(bin)/python scripts/conformance.py $(ARGS)

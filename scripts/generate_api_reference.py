@@ -1,0 +1,130 @@
+"""Writes docs/reference/python.md: the public names and their signatures. With --check: says whether it is up to date.
+
+What is on that page is what users build on: a change of it is a change of the version, so a test compares the two.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
+
+# Modules whose `__all__` is public, and single names of modules that have more in them than users need.
+MODULES = (
+    "pairbus",
+    "pairbus.aio",
+    "pairbus.syphon",
+    "pairbus.ledger",
+    "pairbus.costs",
+    "pairbus.testing",
+)
+NAMES = {
+    "pairbus.pipeline.session": ("local_session",),
+    "pairbus.pipeline.build": ("BuildResult", "build"),
+    "pairbus.pipeline.report": ("Report", "Summary", "report", "summarise"),
+    "pairbus.pipeline.page": ("html_page",),
+    "pairbus.pipeline.spark_syphon": ("SparkSyphonReport", "run_spark_syphon"),
+    "pairbus.testing.plugin": ("pairbus_pair", "pairbus_process_pair"),
+}
+
+# Made by others than users; and members that other parts of the package call.
+NOT_CONSTRUCTED = frozenset({"PairedServiceBusClient", "PairedServiceBusSender", "InProcessSyphon"})
+INTERNAL = frozenset({"check_usable", "fault", "is_faulted", "next_backlog_number", "start", "watched_entities"})
+
+OPENING = """\
+# Python
+
+Written by `scripts/generate_api_reference.py`; a test fails when it differs from the code. These names are the public
+ones: versions follow [semantic versioning](https://semver.org), and what is not here may change at any time. The
+Spark source has a [page of its own](connector.md).
+"""
+
+
+class Bare(str):
+    """An annotation as it is written, without the quotes of a string."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def bare(annotation: Any) -> Any:
+    return Bare(annotation) if isinstance(annotation, str) else annotation
+
+
+def own_signature(value: Any) -> str:
+    signature = inspect.signature(value)
+    parameters = [one.replace(annotation=bare(one.annotation)) for one in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=bare(signature.return_annotation)))
+
+
+def described(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, type):
+        yield from described_class(name, value)
+    elif callable(value):
+        prefix = "async def" if inspect.iscoroutinefunction(value) else "def"
+        yield f"{prefix} {name}{own_signature(value)}"
+    else:
+        # A version is a value that changes by itself.
+        yield f"{name}: {type(value).__name__}"
+
+
+def described_class(name: str, value: type) -> Iterator[str]:
+    if issubclass(value, enum.Enum):
+        yield f"class {name}: {', '.join(f'{one.name} = {one.value!r}' for one in value)}"
+        return
+    if issubclass(value, BaseException):
+        yield f"class {name}({', '.join(parent.__name__ for parent in value.__bases__)})"
+        return
+    internal = INTERNAL if name in NOT_CONSTRUCTED else frozenset()
+    constructor = own_signature(value).removesuffix(" -> None")
+    yield f"class {name}" if name in NOT_CONSTRUCTED else f"class {name}{constructor}"
+    fields = set(getattr(value, "__dataclass_fields__", ())) | set(getattr(value, "__struct_fields__", ()))
+    for member, found in sorted(vars(value).items()):
+        if member.startswith("_") or member in fields or member in internal:
+            continue
+        kind = type(found).__name__
+        if isinstance(found, property):
+            yield f"    {member}: {inspect.signature(found.fget).return_annotation if found.fget else 'Any'}"
+        elif isinstance(found, classmethod | staticmethod):
+            yield f"    @{kind} def {member}{own_signature(found.__func__)}"
+        elif inspect.isfunction(found):
+            prefix = "async def" if inspect.iscoroutinefunction(found) else "def"
+            yield f"    {prefix} {member}{own_signature(found)}"
+
+
+def sections() -> Iterator[tuple[str, list[str]]]:
+    wanted = {module: tuple(importlib.import_module(module).__all__) for module in MODULES} | NAMES
+    for module, names in wanted.items():
+        loaded = importlib.import_module(module)
+        yield module, [line for name in sorted(names) for line in described(name, getattr(loaded, name))]
+
+
+def page() -> str:
+    parts = [OPENING]
+    for module, lines in sections():
+        first = " ".join((importlib.import_module(module).__doc__ or "").strip().split("\n\n")[0].split())
+        parts.append(f"\n## `{module}`\n{first}\n\n```text\n" + "\n".join(lines) + "\n```\n")
+    return "".join(parts)
+
+
+def main() -> int:
+    written = page()
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != written:
+            sys.stderr.write("docs/reference/python.md is out of date: run scripts/generate_api_reference.py\n")
+            return 1
+        return 0
+    PAGE.write_text(written, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
