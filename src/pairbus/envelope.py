@@ -37,12 +37,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from pairbus.alias_times import SCHEDULED_TIME, TIME_TO_LIVE, scheduled_ms, time_to_live_ms
 from pairbus.amqp.decoding import decode, skip
 from pairbus.amqp.encoding import encode
-from pairbus.amqp.sections import Sections
+from pairbus.amqp.sections import SectionOrderError, Sections, in_standard_order, split_sections
 from pairbus.amqp.types import AmqpDecodeError, Int, Symbol, Timestamp, UInt
 from pairbus.errors import AliasError, DestinationMissingError, PartError
 
@@ -80,6 +81,8 @@ _BROKER_ANNOTATIONS = frozenset(
 _MESSAGE_ID, _ABSOLUTE_EXPIRY, _GROUP_ID, _PROPERTY_COUNT = 0, 8, 10, 13
 _TTL, _DELIVERY_COUNT, _HEADER_COUNT = 2, 4, 5
 _MAX_TTL_MS = 0xFFFFFFFF
+_SESSION_ID_KEY, _TIME_TO_LIVE_KEY = encode(SESSION_ID), encode(TIME_TO_LIVE)
+_SCHEDULED_TIME_KEY, _TRACE_PARENT_KEY = encode(SCHEDULED_TIME), encode(TRACE_PARENT)
 _CODES = {"header": 0x70, "annotations": 0x72, "properties": 0x73, "application": 0x74}
 
 
@@ -140,9 +143,8 @@ def with_message_id(raw: bytes, message_id: str) -> bytes:
 
 def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None) -> bytes:
     """The backlog form of an encoded message for the entity `destination`."""
-    parts = Sections.split(raw)
-    additions: list[tuple[str, Any]] = [(PATH, destination)]
-    header, properties, annotations = parts.header, parts.properties, parts.message_annotations
+    header, delivery_annotations, annotations, properties, application, body, footer = _split(raw)
+    pairs, count = _path_pair(destination), 1
 
     time_to_live = None
     if header:
@@ -151,28 +153,29 @@ def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None)
         if time_to_live is not None:
             fields[_TTL] = None
             header = _section("header", encode(fields)) if _any_set(fields) else b""
-            additions.append((TIME_TO_LIVE, int(time_to_live)))
-    if properties:
+            pairs += _TIME_TO_LIVE_KEY + encode(int(time_to_live))
+            count += 1
+    if properties and (time_to_live is not None or _is_set(properties, _GROUP_ID)):
         fields = _fields(properties, _PROPERTY_COUNT)
         session_id = fields[_GROUP_ID]
-        if session_id is not None or (time_to_live is not None and fields[_ABSOLUTE_EXPIRY] is not None):
-            if session_id is not None:
-                fields[_GROUP_ID] = None
-                additions.append((SESSION_ID, str(session_id)))
-            if time_to_live is not None:
-                fields[_ABSOLUTE_EXPIRY] = None
-            properties = _section("properties", encode(fields)) if _any_set(fields) else b""
+        if session_id is not None:
+            fields[_GROUP_ID] = None
+            pairs += _SESSION_ID_KEY + encode(str(session_id))
+            count += 1
+        if time_to_live is not None:
+            fields[_ABSOLUTE_EXPIRY] = None
+        properties = _section("properties", encode(fields)) if _any_set(fields) else b""
     if annotations and b"x-opt-scheduled" in annotations:
         scheduled = _map(annotations).get(_SCHEDULED_ANNOTATION)
         if scheduled is not None:
-            additions.append((SCHEDULED_TIME, Timestamp(scheduled)))
+            pairs += _SCHEDULED_TIME_KEY + encode(Timestamp(scheduled))
+            count += 1
             annotations = _edited("annotations", annotations, remove={_SCHEDULED_ANNOTATION})
     if trace_parent is not None:
-        additions.append((TRACE_PARENT, trace_parent))
-    application = _edited("application", parts.application_properties, add=additions)
-    return b"".join(
-        (header, parts.delivery_annotations, annotations, properties, application, parts.body, parts.footer)
-    )
+        pairs += _TRACE_PARENT_KEY + encode(trace_parent)
+        count += 1
+    application = _with_pairs(application, pairs, count)
+    return b"".join((header, delivery_annotations, annotations, properties, application, body, footer))
 
 
 def aged(backlog_form: bytes, by_ms: int) -> bytes:
@@ -305,6 +308,51 @@ def unstamped(raw: bytes, drop: Collection[str] = ()) -> bytes:
     ).join()
 
 
+def _split(raw: bytes) -> list[bytes]:
+    """The sections of a message as an SDK encodes it; Python's writes delivery annotations last."""
+    try:
+        return split_sections(raw)
+    except SectionOrderError:
+        return split_sections(in_standard_order(raw))
+
+
+@lru_cache(maxsize=1024)
+def _path_pair(destination: str) -> bytes:
+    return encode(PATH) + encode(destination)
+
+
+def _is_set(section: bytes, index: int) -> bool:
+    """Whether a field of a list section is there and not null; decodes nothing."""
+    pos = _value_at(section)
+    code = section[pos]
+    if code == 0xC0:
+        count, pos = section[pos + 2], pos + 3
+    elif code == 0xD0:
+        count, pos = int.from_bytes(section[pos + 5 : pos + 9]), pos + 9
+    else:
+        return False
+    if count <= index:
+        return False
+    for _ in range(index):
+        pos = pos + 1 if section[pos] == 0x40 else skip(section, pos)
+    return section[pos] != 0x40
+
+
+def _with_pairs(section: bytes, pairs: bytes, pair_count: int) -> bytes:
+    """Application properties with encoded pairs put behind those that are there."""
+    count = 2 * pair_count
+    if section:
+        pos = _value_at(section)
+        code = section[pos]
+        if code == 0xC1:
+            count, pairs = count + section[pos + 2], section[pos + 3 :] + pairs
+        elif code == 0xD1:
+            count, pairs = count + int.from_bytes(section[pos + 5 : pos + 9]), section[pos + 9 :] + pairs
+        elif code != 0x40:
+            raise AmqpDecodeError("annotations and application properties must be a map")
+    return _map_section("application", pairs, count)
+
+
 def _any_set(fields: Iterable[Any]) -> bool:
     return any(value is not None for value in fields)
 
@@ -385,7 +433,7 @@ def _map(section: bytes) -> dict[Any, Any]:
 
 def _value_at(section: bytes) -> int:
     """Where the value of a described section begins."""
-    return skip(section, 1)
+    return 3 if section[1] == 0x53 else skip(section, 1)
 
 
 def _section(name: str, value: bytes) -> bytes:
@@ -410,11 +458,13 @@ def _edited(
         content += encode(key)
         content += encode(value)
         count += 2
-    if not count:
-        return b""
+    return _map_section(name, bytes(content), count) if count else b""
+
+
+def _map_section(name: str, content: bytes, count: int) -> bytes:
     if len(content) < 255 and count < 256:
-        return _section(name, b"\xc1" + bytes((len(content) + 1, count)) + content)
-    return _section(name, b"\xd1" + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content)
+        return b"\x00\x53%c\xc1%c%c%b" % (_CODES[name], len(content) + 1, count, content)
+    return b"\x00\x53%c\xd1%b%b%b" % (_CODES[name], (len(content) + 4).to_bytes(4), count.to_bytes(4), content)
 
 
 def _pairs(section: bytes) -> Iterable[tuple[bytes, Any]]:

@@ -243,7 +243,7 @@ def test_a_cancelled_send_is_cancelled_and_leaves_the_state_alone(pair: Embedded
         pair.primary.fault("hang", entity=queue)
         waiting = sender.submit("send_messages", ServiceBusMessage("cancelled"))
         second = sender.submit("send_messages", ServiceBusMessage("cancelled while waiting"))
-        wait_until(lambda: sender.target._primary._turn._waiters, 10, "a second send")
+        wait_until(lambda: sender.target._primary.waiting, 10, "a second send")
         second.cancel()
         waiting.cancel()
         pair.primary.clear_faults()

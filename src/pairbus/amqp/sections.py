@@ -104,6 +104,27 @@ def in_standard_order(raw: bytes) -> bytes:
     return b"".join(parts[code] for code in sorted(parts))
 
 
+def split_sections(raw: bytes) -> list[bytes]:
+    """The fields of ``Sections`` as a plain list, for those who look at a great many messages."""
+    parts = [b""] * 7
+    pos, previous, body_at, end = 0, 0, -1, len(raw)
+    body_end = 0
+    while pos < end:
+        code, value_at = _section_at(raw, pos)
+        _check_order(previous, code, pos)
+        after = skip(raw, value_at)
+        if DATA <= code <= VALUE:
+            if body_at < 0:
+                body_at = pos
+            body_end = after
+        else:
+            parts[code - HEADER if code < DATA else 6] = raw[pos:after]
+        previous, pos = code, after
+    if body_at >= 0:
+        parts[5] = raw[body_at:body_end]
+    return parts
+
+
 @dataclass(frozen=True, slots=True)
 class Sections:
     """The raw bytes of each section, descriptor included; ``b""`` for a section that is not there."""
@@ -118,23 +139,7 @@ class Sections:
 
     @classmethod
     def split(cls, raw: bytes) -> Sections:
-        parts = [b""] * 7
-        pos, previous, body_at, end = 0, 0, -1, len(raw)
-        body_end = 0
-        while pos < end:
-            code, value_at = _section_at(raw, pos)
-            _check_order(previous, code, pos)
-            after = skip(raw, value_at)
-            if DATA <= code <= VALUE:
-                if body_at < 0:
-                    body_at = pos
-                body_end = after
-            else:
-                parts[code - HEADER if code < DATA else 6] = raw[pos:after]
-            previous, pos = code, after
-        if body_at >= 0:
-            parts[5] = raw[body_at:body_end]
-        return cls(*parts)
+        return cls(*split_sections(raw))
 
     def join(self) -> bytes:
         return b"".join(

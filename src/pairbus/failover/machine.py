@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 from pairbus.failover.table import TRANSITIONS, Action, EntityState, EventKind, Row, When
 
+NO_ERA = -1
+"""The era of a send that never reached the entity, because it waited for others of ours until its time was over."""
+
 
 @dataclass(frozen=True, slots=True)
 class FailoverRules:

@@ -32,6 +32,25 @@ _LEVEL = {EntityState.HEALTHY: 0, EntityState.SUSPECT: 1, EntityState.FAILED_OVE
 _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
+class Tally:
+    """What was sent to one entity by one route with one outcome."""
+
+    __slots__ = ("_lock", "buckets", "messages", "seconds")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.messages = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(_BOUNDS) + 1)
+
+    def add(self, messages: int, seconds: float) -> None:
+        """One send of so many messages, which took so long."""
+        with self._lock:
+            self.messages += messages
+            self.seconds += seconds
+            self.buckets[bisect_left(_BOUNDS, seconds)] += 1
+
+
 class Metrics:
     """The process's metrics; all paired clients share them.
 
@@ -42,9 +61,7 @@ class Metrics:
         from prometheus_client import REGISTRY
 
         self._lock = threading.Lock()
-        self._sent: dict[tuple[str, str, str], int] = {}
-        self._durations: dict[str, list[int]] = {}
-        self._seconds: dict[str, float] = {}
+        self._tallies: dict[tuple[str, str, str], Tally] = {}
         self._states: dict[str, int] = {}
         self._transitions: dict[tuple[str, str, str], int] = {}
         self._rotation: dict[str, int] = {}
@@ -55,15 +72,10 @@ class Metrics:
     def if_installed() -> Metrics | None:
         return _shared()
 
-    def sent(self, entity: str, route: str, outcome: str, messages: int, seconds: float) -> None:
-        key = (entity, route, outcome)
+    def tally(self, entity: str, route: str, outcome: str) -> Tally:
+        """The one tally of these labels; a sender may keep it."""
         with self._lock:
-            self._sent[key] = self._sent.get(key, 0) + messages
-            buckets = self._durations.get(route)
-            if buckets is None:
-                buckets = self._durations[route] = [0] * (len(_BOUNDS) + 1)
-            buckets[bisect_left(_BOUNDS, seconds)] += 1
-            self._seconds[route] = self._seconds.get(route, 0.0) + seconds
+            return self._tallies.setdefault((entity, str(route), str(outcome)), Tally())
 
     def transition(self, entity: str, before: EntityState, after: EntityState) -> None:
         key = (entity, before.value, after.value)
@@ -90,11 +102,17 @@ class Metrics:
         )
         bounds = [*map(str, _BOUNDS), "+Inf"]
         with self._lock:
-            for key, count in self._sent.items():
-                sent.add_metric([str(label) for label in key], count)
-            for route, buckets in self._durations.items():
-                cumulative = [float(total) for total in accumulate(buckets)]
-                duration.add_metric([str(route)], list(zip(bounds, cumulative, strict=True)), self._seconds[route])
+            buckets: dict[str, list[int]] = {}
+            seconds: dict[str, float] = {}
+            for (entity, route, outcome), tally in self._tallies.items():
+                if any(tally.buckets):
+                    sent.add_metric([entity, route, outcome], tally.messages)
+                    before = buckets.get(route, [0] * len(tally.buckets))
+                    buckets[route] = [old + new for old, new in zip(before, tally.buckets, strict=True)]
+                    seconds[route] = seconds.get(route, 0.0) + tally.seconds
+            for route, counts in buckets.items():
+                cumulative = [float(total) for total in accumulate(counts)]
+                duration.add_metric([route], list(zip(bounds, cumulative, strict=True)), seconds[route])
             for key, count in self._transitions.items():
                 transitions.add_metric(key, count)
             gauges = [

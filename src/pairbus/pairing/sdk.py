@@ -55,13 +55,18 @@ class RawBatch(ServiceBusMessageBatch):
     """A batch of messages that are encoded already, for this sender.
 
     The SDK builds a batch anew, from messages that this one does not have, when it was made for another
-    transport than the sender's: so it is made for the sender's.
+    transport than the sender's: so it is made for the sender's. The SDK's own __init__ is not called: it encodes an
+    empty batch to know its size, which nobody asks this one for.
     """
 
     def __init__(self, raws: Sequence[bytes], sender: Any) -> None:
-        super().__init__(max_size_in_bytes=2**31, amqp_transport=_transport(sender))
-        cast(Any, self)._message[5].extend(raws)
+        self._amqp_transport = transport = _transport(sender)
+        self._tracing_attributes = {}
+        self._max_size_in_bytes = self._size = 2**31
+        self._message = transport.build_batch_message(raws)
         self._count = len(raws)
+        self._messages = []
+        self._uamqp_message = None
 
 
 class PairedMessageBatch(ServiceBusMessageBatch):
@@ -169,13 +174,13 @@ def encode(message: Outgoing, limit_bytes: int, sender: Any) -> list[bytes]:
     """
     if isinstance(message, ServiceBusMessageBatch):
         return [bytes(raw) for raw in cast(Any, message)._message[5]]
-    if isinstance(message, Sequence):
+    if isinstance(message, list):
         raws = [_encoded(one, sender) for one in message]
         size = sum(len(raw) + envelope.BATCH_ENTRY_BYTES for raw in raws)
         if size > limit_bytes:
             raise MessageSizeExceededError(message=f"ServiceBusMessageBatch has reached its size limit: {limit_bytes}")
         return raws
-    raw = _encoded(message, sender)
+    raw = _encoded(cast(SingleMessage, message), sender)
     if len(raw) > limit_bytes:
         raise MessageSizeExceededError(
             message=f"The message has {len(raw)} bytes; the primary namespace takes {limit_bytes}."
@@ -194,8 +199,15 @@ def _encoded(message: SingleMessage, sender: Any) -> bytes:
     return bytes(transport.encode_message(ready))
 
 
+def is_single(message: Outgoing) -> bool:
+    """Whether a prepared send carries one message that is neither in a list nor in a batch."""
+    return isinstance(message, ServiceBusMessage) or not isinstance(message, ServiceBusMessageBatch | list)
+
+
 def count_of(message: Outgoing) -> int:
     """How many messages a prepared send carries."""
+    if isinstance(message, ServiceBusMessage):
+        return 1
     return len(message) if isinstance(message, ServiceBusMessageBatch | list) else 1
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from azure.core.exceptions import AzureError
 from azure.servicebus.aio import ServiceBusSender
-from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
+from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError, ServiceBusConnectionError
 
 from pairbus import envelope
 from pairbus.amqp.sections import read_facts
@@ -28,6 +28,9 @@ from pairbus.pairing.events import Observers
 from pairbus.pairing.failures import BacklogUnavailableError, PartlyAcceptedError
 
 _FAIR_ATTEMPT_SECONDS = 1.0
+
+IN_DOUBT: tuple[type[BaseException], ...] = (OperationTimeoutError, ServiceBusConnectionError, *runtime.CANCELLED)
+"""Ends of a send after which nobody knows whether the server has taken it."""
 
 
 class Backlog:
@@ -62,6 +65,8 @@ class Backlog:
 
     def choose(self, favourite: str | None, without: dict[str, BaseException]) -> str | None:
         """The favourite if it may be used, else another one at random; None if there is none."""
+        if favourite is not None and not without and self._rotation.is_whole:
+            return favourite
         with self._mutex:
             now = runtime.now()
             if favourite is not None and favourite not in without and self._rotation.may_use(favourite, now):
@@ -69,6 +74,8 @@ class Backlog:
             return self._rotation.pick(self._random(), now, without=without)
 
     def has_others(self, queue: str) -> bool:
+        if self._rotation.is_whole:
+            return len(self._rotation.queues) > 1
         with self._mutex:
             return self._rotation.has_other(queue, runtime.now())
 
@@ -106,6 +113,7 @@ class BacklogRoute:
         self._backlog = backlog
         self._queue: str | None = None
         self._links: dict[str, Link] = {}
+        self._tally = backlog.observers.tally(entity, Route.BACKLOG)
 
     @property
     def queue(self) -> str | None:
@@ -145,6 +153,12 @@ class BacklogRoute:
                 continue
             self._backlog.put_back(queue)
 
+    @property
+    def known_limit_bytes(self) -> int:
+        """The same as `limit_bytes` if that needs no asking, else 0."""
+        link = None if self._queue is None else self._links.get(self._queue)
+        return 0 if link is None else sdk.batch_limit(link.sender)
+
     async def limit_bytes(self, deadline: float) -> int:
         """How many bytes one send to this sender's backlog queue may have, as its link says."""
         queue = self._backlog.choose(self._queue, {})
@@ -175,27 +189,21 @@ class BacklogRoute:
         route: Route,
     ) -> int:
         """Send as many messages as one send takes, or one message in parts; how many messages that were."""
-        link = self._link(queue)
-        now = runtime.now()
+        link = self._links.get(queue) or self._link(queue)
+        started = runtime.now()
         # A queue that hangs must leave time for another one.
-        until = now + (deadline - now) / 2 if self._backlog.has_others(queue) else deadline
-        if not sdk.batch_limit(link.sender):
-            await link.open(until)
+        until = started + (deadline - started) / 2 if self._backlog.has_others(queue) else deadline
         limit = sdk.batch_limit(link.sender)
-        count, size = 0, 0
-        while first + count < len(raws):
-            size += len(raws[first + count]) + envelope.BATCH_ENTRY_BYTES
-            if size > limit:
-                break
-            count += 1
+        if not limit:
+            await link.open(until)
+            limit = sdk.batch_limit(link.sender)
+        count = _count_that_fits(raws, first, limit)
         pieces: Sequence[Sequence[bytes]] = [raws[first : first + count]]
         if not count:
             count = 1
             whole = raws[first]
             piece_limit = limit - envelope.BATCH_ENTRY_BYTES
             pieces = [[part] for part in envelope.split(whole, self._entity, uuid.uuid4().hex, piece_limit)]
-        started = now
-        failure: BaseException | None = None
         try:
             for piece in pieces:
 
@@ -203,27 +211,39 @@ class BacklogRoute:
                     await sender.send_messages(sdk.RawBatch(piece, sender), timeout=seconds)
 
                 await link.use(until, send)
-        except (AzureError, OSError) as error:
-            failure = error
+        except (AzureError, OSError, *runtime.CANCELLED) as error:
+            self._observe(queue, raws[first : first + count], started, error, episode, route)
             raise
-        finally:
-            observers = self._backlog.observers
-            if observers.watching:
-                some = raws[first : first + count]
-                observers.sent(
-                    Operation.DIVERT,
-                    route,
-                    self._entity,
-                    count,
-                    lambda: [read_facts(raw).message_key for raw in some],
-                    started,
-                    error=failure,
-                    in_doubt=isinstance(failure, OperationTimeoutError),
-                    queue=queue,
-                    sizes=[len(raw) for raw in some],
-                    episode=episode,
-                )
+        if self._backlog.observers.in_detail or route is not Route.BACKLOG:
+            self._observe(queue, raws[first : first + count], started, None, episode, route)
+        elif self._tally is not None:
+            self._tally.add(count, runtime.now() - started)
         return count
+
+    def _observe(
+        self,
+        queue: str,
+        raws: Sequence[bytes],
+        started: float,
+        error: BaseException | None,
+        episode: str | None,
+        route: Route,
+    ) -> None:
+        observers = self._backlog.observers
+        if observers.watching:
+            observers.sent(
+                Operation.DIVERT,
+                route,
+                self._entity,
+                len(raws),
+                lambda: [read_facts(raw).message_key for raw in raws],
+                started,
+                error=error,
+                in_doubt=isinstance(error, IN_DOUBT),
+                queue=queue,
+                sizes=[len(raw) for raw in raws],
+                episode=episode,
+            )
 
     async def _pause(self, deadline: float) -> bool:
         """Wait until a busy server may be asked again; False if the deadline comes before."""
@@ -247,6 +267,17 @@ class BacklogRoute:
         if not sent:
             return unavailable
         return PartlyAcceptedError(range(sent), range(sent, total), unavailable)
+
+
+def _count_that_fits(raws: Sequence[bytes], first: int, limit: int) -> int:
+    """How many messages from the `first` on fit into one send of at most `limit` bytes; 0 if not even one does."""
+    count, size = 0, 0
+    for raw in raws[first:] if first else raws:
+        size += len(raw) + envelope.BATCH_ENTRY_BYTES
+        if size > limit:
+            break
+        count += 1
+    return count
 
 
 def _is_the_callers_hurry(error: BaseException, seconds: float) -> bool:

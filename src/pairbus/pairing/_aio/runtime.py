@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
-
-from azure.servicebus.exceptions import OperationTimeoutError
+from weakref import WeakSet
 
 T = TypeVar("T")
 
 now = time.monotonic
 
 _GRACE_SECONDS = 1.0
+_LONGEST_LOOK_SECONDS = 60.0
 
 
 class Mutex(contextlib.AbstractContextManager[None]):
@@ -28,48 +29,63 @@ class Mutex(contextlib.AbstractContextManager[None]):
 
 
 class Turn:
-    """One user at a time; a waiter gives up at its deadline or when it is no longer wanted."""
+    """One user at a time, in the order they came; a waiter gives up at its deadline or when it is no longer wanted."""
 
     def __init__(self) -> None:
         self._taken = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: deque[tuple[asyncio.Future[bool], Callable[[], bool]]] = deque()
 
-    async def take(self, deadline: float, wanted: Callable[[], bool]) -> bool:
-        """True when it is our turn; False if the deadline passed or it is no longer wanted."""
-        while self._taken:
-            if not wanted() or now() >= deadline:
-                return False
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await asyncio.wait_for(waiter, deadline - now())
-            except TimeoutError:
-                pass
-            except asyncio.CancelledError:
-                if waiter.done():
-                    self._wake_one()  # the turn offered to us goes to the next
-                raise
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._waiters)
+
+    def take_now(self) -> bool:
+        """True if the turn was free and is ours now."""
+        if self._taken:
+            return False
         self._taken = True
         return True
 
+    async def take(self, deadline: float, wanted: Callable[[], bool]) -> bool:
+        """True when it is our turn; False if the deadline passed or it is no longer wanted."""
+        if self.take_now():
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        place = (waiter, wanted)
+        self._waiters.append(place)
+        timer = loop.call_at(deadline, _answer, waiter, False)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                self.give_back()  # the turn given to us goes to the next
+            raise
+        finally:
+            timer.cancel()
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(place)
+
     def give_back(self) -> None:
+        """Hand the turn to the one who has waited longest; nobody who comes later gets it before."""
+        while self._waiters:
+            waiter, _ = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(True)
+                return
         self._taken = False
-        self._wake_one()
 
     def nudge(self) -> None:
         """Let every waiter look again whether it is still wanted."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        for waiter, wanted in self._waiters:
+            if not wanted():
+                _answer(waiter, False)
 
-    def _wake_one(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+
+def _answer(waiter: asyncio.Future[bool], answer: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(answer)
 
 
 class Wake:
@@ -103,6 +119,10 @@ class Job:
         if self._task is asyncio.current_task():
             return
         self._task.cancel()
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Wait until it has ended by itself."""
         await asyncio.gather(self._task, return_exceptions=True)
 
     @property
@@ -128,34 +148,86 @@ class Guard:
     """Bounds calls into the SDK that it does not bound itself; closing it ends every call under way."""
 
     def __init__(self) -> None:
-        self._limits: set[asyncio.Timeout] = set()
-        self._closed = False
+        self._limits: WeakSet[Limit] = WeakSet()
+        self.closed = False
 
-    async def run(self, sender: Any, seconds: float, call: Callable[[], Awaitable[T]]) -> T:
-        """The call's result; OperationTimeoutError if it is not there in time."""
-        if self._closed:
-            raise ValueError("The paired client has been closed.")
-        limit = asyncio.timeout(seconds + _GRACE_SECONDS)
-        try:
-            async with limit:
-                self._limits.add(limit)
-                try:
-                    return await call()
-                finally:
-                    self._limits.discard(limit)
-        except TimeoutError as error:
-            if limit.expired():
-                raise OperationTimeoutError(message=f"No answer within {seconds:g} seconds.") from error
-            raise
+    def limit(self) -> Limit:
+        """A limit for the calls of one link."""
+        limit = Limit(self)
+        self._limits.add(limit)
+        return limit
 
     def close(self) -> None:
-        self._closed = True
-        if self._limits:
-            now_on_loop = asyncio.get_running_loop().time()
-            for limit in self._limits:
-                if not limit.expired():
-                    limit.reschedule(now_on_loop)
+        self.closed = True
+        for limit in list(self._limits):
+            limit.expire()
+
+
+class Limit:
+    """The limit of time for the calls of one link, one call at a time.
+
+    One timer serves many calls: when it fires it looks at the call that is under way then, and is set again if that
+    one still has time. So a call that ends in time pays for no timer.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
+        self._ends = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._reached = False
+
+    def begin(self, sender: Any, seconds: float) -> None:
+        """A call begins that may take `seconds`; beyond them, and some grace, it is cancelled."""
+        if self._guard.closed:
+            raise ValueError("The paired client has been closed.")
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelled_before, self._reached = task, task.cancelling(), False
+        self._ends = now() + seconds + _GRACE_SECONDS
+        timer = self._timer
+        if timer is None:
+            self._set_timer()
+        elif timer.when() > self._ends:
+            timer.cancel()
+            self._set_timer()
+
+    def ended_the_call(self) -> bool:
+        """Whether the call was cancelled because its time was over, and not (also) by its caller."""
+        if not self._reached or self._task is None:
+            return False
+        self._reached = False
+        return self._task.uncancel() <= self._cancelled_before
+
+    def end(self) -> None:
+        """The call has ended, whatever its end was like."""
+        self.ended_the_call()
+        self._task = None
+
+    def expire(self) -> None:
+        """End the call under way, if there is one, and look after no further ones."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None and not self._reached:
+            self._reached = True
+            self._task.cancel()
+
+    def _set_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_at(min(self._ends, now() + _LONGEST_LOOK_SECONDS), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._task is not None:
+            if now() < self._ends:
+                self._set_timer()
+            else:
+                self.expire()
 
 
 CANCELLED: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
 """What a call raises when its caller gave up; the SDK's connection may then be in the middle of a frame."""
+
+ENDED_BY_LIMIT: tuple[type[BaseException], ...] = CANCELLED
+"""What a call raises when its limit ended it."""

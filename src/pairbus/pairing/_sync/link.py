@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,11 +14,20 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pairbus.pairing import sdk
 from pairbus.pairing._sync import runtime
 
+_log = logging.getLogger("pairbus.pairing")
+
 T = TypeVar("T")
 
 
 class NotWantedError(Exception):
     """While the caller waited for its turn, the reason to use this link went away."""
+
+
+class TurnTimeoutError(OperationTimeoutError):
+    """The caller's time was over before its turn came: the server was not asked, so this tells nothing about it."""
+
+    def __init__(self) -> None:
+        super().__init__(message="Timed out waiting for earlier sends of this sender.")
 
 
 def always() -> bool:
@@ -26,17 +37,17 @@ def always() -> bool:
 class Link:
     """An SDK sender and the turn to use it.
 
-    The SDK's sender is not made for concurrent use: callers take turns. A sender whose call was cancelled
-    may be in the middle of a frame, so it is replaced and the old one is closed.
+    The SDK's sender is not made for concurrent use: callers take turns, in the order they came. A sender whose call
+    was cancelled may be in the middle of a frame, so it is replaced and the old one is closed.
     """
 
     def __init__(self, make: Callable[[], ServiceBusSender], guard: runtime.Guard) -> None:
         self._make = make
-        self._guard = guard
+        self._limit = guard.limit()
         self._turn = runtime.Turn()
         self._mutex = runtime.Mutex()
         self._sender: ServiceBusSender | None = None
-        self._discarded: list[ServiceBusSender] = []
+        self._closings: list[runtime.Job] = []
         self._closed = False
 
     @property
@@ -50,6 +61,11 @@ class Link:
                 self._sender = self._make()
             return self._sender
 
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for their turn."""
+        return self._turn.waiting
+
     def use(
         self,
         deadline: float,
@@ -57,27 +73,32 @@ class Link:
         wanted: Callable[[], bool] = always,
     ) -> T:
         """Make the call when it is our turn; it is given the SDK's sender and the seconds that are left."""
-        if not self._turn.take(deadline, wanted):
-            if wanted():
-                raise OperationTimeoutError(message="Timed out waiting for earlier sends of this sender.")
-            raise NotWantedError
+        turn, limit = self._turn, self._limit
+        if not turn.take_now():
+            self._wait_for_turn(deadline, wanted)
         try:
             if self._closed:
                 raise ValueError("The sender has been closed.")
-            if not wanted():
-                raise NotWantedError
-            sender = self.sender
+            sender = self._sender or self.sender
             seconds = deadline - runtime.now()
             if seconds <= 0:
-                raise OperationTimeoutError(message="No time was left for the send.")
+                raise TurnTimeoutError
+            limit.begin(sender, seconds)
             try:
-                return self._guard.run(sender, seconds, lambda: call(sender, seconds))
-            except runtime.CANCELLED:
-                self._sender = None
-                self._discarded.append(sender)
+                return call(sender, seconds)
+            except runtime.CANCELLED as error:
+                self._replace(sender)
+                if limit.ended_the_call():
+                    raise _no_answer(seconds) from error
                 raise
+            except runtime.ENDED_BY_LIMIT as error:
+                if limit.ended_the_call():
+                    raise _no_answer(seconds) from error
+                raise
+            finally:
+                limit.end()
         finally:
-            self._turn.give_back()
+            turn.give_back()
 
     def open(self, deadline: float, wanted: Callable[[], bool] = always) -> None:
         """Open the SDK's link if it is not open; raises what the SDK raises."""
@@ -94,6 +115,32 @@ class Link:
     def close(self) -> None:
         self._closed = True
         sender, self._sender = self._sender, None
-        for one in (*self._discarded, *([sender] if sender is not None else [])):
-            one.close()
-        self._discarded.clear()
+        if sender is not None:
+            sender.close()
+        for closing in self._closings:
+            closing.finish()
+        self._closings.clear()
+
+    def _wait_for_turn(self, deadline: float, wanted: Callable[[], bool]) -> None:
+        if not self._turn.take(deadline, wanted):
+            raise TurnTimeoutError if wanted() else NotWantedError
+        if not wanted():
+            self._turn.give_back()
+            raise NotWantedError
+
+    def _replace(self, sender: ServiceBusSender) -> None:
+        """Let the next call have a new sender, and close the old one beside."""
+        self._sender = None
+        self._closings = [closing for closing in self._closings if closing.running]
+        self._closings.append(runtime.Job("pairbus-closing", functools.partial(_close, sender)))
+
+
+def _close(sender: ServiceBusSender) -> None:
+    try:
+        sender.close()
+    except Exception:  # it is of no further use, whatever its end is like
+        _log.debug("Closing a sender whose call was cancelled failed.", exc_info=True)
+
+
+def _no_answer(seconds: float) -> OperationTimeoutError:
+    return OperationTimeoutError(message=f"No answer within {seconds:g} seconds.")

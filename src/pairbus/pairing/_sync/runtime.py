@@ -5,14 +5,15 @@ These two files are written by hand; the rest of `_sync` is generated from `_aio
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from weakref import WeakSet
 
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.pairing.sdk import break_connection
 
@@ -28,41 +29,65 @@ Mutex = threading.Lock
 
 
 class Turn:
-    """One user at a time; a waiter gives up at its deadline or when it is no longer wanted."""
+    """One user at a time, in the order they came; a waiter gives up at its deadline or when it is no longer wanted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._changed = threading.Condition()
-        self._waiting = 0
+        self._taken = False
+        self._waiters: deque[_Waiter] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._waiters)
+
+    def take_now(self) -> bool:
+        """True if the turn was free and is ours now."""
+        with self._lock:
+            if self._taken:
+                return False
+            self._taken = True
+            return True
 
     def take(self, deadline: float, wanted: Callable[[], bool]) -> bool:
         """True when it is our turn; False if the deadline passed or it is no longer wanted."""
-        if self._lock.acquire(blocking=False):
-            return True
-        with self._changed:
-            self._waiting += 1
-            try:
-                # A turn given back before this line is seen by acquire; after it, by the notification.
-                while not self._lock.acquire(blocking=False):
-                    remaining = deadline - now()
-                    if remaining <= 0 or not wanted():
-                        return False
-                    self._changed.wait(remaining)
+        with self._lock:
+            if not self._taken:
+                self._taken = True
                 return True
-            finally:
-                self._waiting -= 1
+            waiter = _Waiter(wanted)
+            self._waiters.append(waiter)
+        waiter.woken.wait(min(deadline - now(), threading.TIMEOUT_MAX))
+        with self._lock:
+            if not waiter.has_turn:
+                self._waiters.remove(waiter)
+            return waiter.has_turn
 
     def give_back(self) -> None:
-        self._lock.release()
-        if self._waiting:
-            with self._changed:
-                self._changed.notify()
+        """Hand the turn to the one who has waited longest; nobody who comes later gets it before."""
+        with self._lock:
+            if self._waiters:
+                waiter = self._waiters.popleft()
+                waiter.has_turn = True
+                waiter.woken.set()
+            else:
+                self._taken = False
 
     def nudge(self) -> None:
         """Let every waiter look again whether it is still wanted."""
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
+        with self._lock:
+            for waiter in self._waiters:
+                if not waiter.wanted():
+                    waiter.woken.set()
+
+
+class _Waiter:
+    """One who waits for the turn: woken because it is theirs, or because they need not wait any longer."""
+
+    def __init__(self, wanted: Callable[[], bool]) -> None:
+        self.wanted = wanted
+        self.woken = threading.Event()
+        self.has_turn = False
 
 
 class Wake:
@@ -91,6 +116,10 @@ class Job:
 
     def stop(self) -> None:
         """Wait until it has ended; whoever stops a job has told it to end before."""
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait until it has ended by itself."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -128,54 +157,89 @@ class Guard:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[int, tuple[Any, float]] = {}
-        self._overdue: set[int] = set()
-        self._tickets = itertools.count()
+        self._limits: WeakSet[Limit] = WeakSet()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._watchman: threading.Thread | None = None
+        self.closed = False
 
-    def run(self, sender: Any, seconds: float, call: Callable[[], T]) -> T:
-        """The call's result; OperationTimeoutError if it is not there in time."""
-        if self._watchman is None:
-            self._start()
-        ticket = next(self._tickets)
-        self._calls[ticket] = (sender, now() + seconds + _GRACE_SECONDS)
-        try:
-            # Looked at after the call is registered: either this sees the closing, or the watchman the call.
-            if self._closing.is_set():
-                raise ValueError("The paired client has been closed.")
-            return call()
-        except (ServiceBusError, OSError) as error:
-            if ticket in self._overdue:
-                raise OperationTimeoutError(message=f"No answer within {seconds:g} seconds.") from error
-            raise
-        finally:
-            del self._calls[ticket]
-            self._overdue.discard(ticket)
+    def limit(self) -> Limit:
+        """A limit for the calls of one link."""
+        limit = Limit(self)
+        with self._lock:
+            self._limits.add(limit)
+        return limit
 
-    def close(self) -> None:
-        """Break every call that is still under way and refuse new ones; the watchman ends with the last."""
-        self._closing.set()
-
-    def _start(self) -> None:
+    def watch(self) -> None:
+        """Begin to look after the calls."""
         with self._lock:
             if self._watchman is None:
                 self._watchman = threading.Thread(target=self._watch, name="pairbus-watchman", daemon=True)
                 self._watchman.start()
 
+    @property
+    def watching(self) -> bool:
+        return self._watchman is not None
+
+    def close(self) -> None:
+        """Break every call that is still under way and refuse new ones; the watchman ends with the last."""
+        self.closed = True
+        self._closing.set()
+
     def _watch(self) -> None:
-        while self._calls or not self._closing.is_set():
+        while True:
             closing = self._closing.is_set()
-            for ticket, (sender, deadline) in list(self._calls.items()):
-                if closing or now() >= deadline:
-                    self._overdue.add(ticket)
-                    break_connection(sender)
-            if closing:
+            with self._lock:
+                limits = list(self._limits)
+            under_way = [limit.look(closing) for limit in limits]
+            if not closing:
+                self._closing.wait(_GRACE_SECONDS)
+            elif any(under_way):
                 time.sleep(_CLOSING_PAUSE_SECONDS)
             else:
-                self._closing.wait(_GRACE_SECONDS)
+                return
 
 
-CANCELLED: tuple[type[BaseException], ...] = ()
-"""Threads are not cancelled."""
+class Limit:
+    """The limit of time for the calls of one link, one call at a time."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._call: tuple[Any, float] | None = None
+        self._broken: tuple[Any, float] | None = None
+
+    def begin(self, sender: Any, seconds: float) -> None:
+        """A call begins that may take `seconds`; beyond them, and some grace, its connection is broken."""
+        self._call = (sender, now() + seconds + _GRACE_SECONDS)
+        # Looked at after the call is registered: either this sees the closing, or the watchman the call.
+        if self._guard.closed:
+            self._call = None
+            raise ValueError("The paired client has been closed.")
+        if not self._guard.watching:
+            self._guard.watch()
+
+    def ended_the_call(self) -> bool:
+        """Whether the connection of the call was broken because its time was over."""
+        return self._call is not None and self._broken is self._call
+
+    def end(self) -> None:
+        """The call has ended, whatever its end was like."""
+        self._call = None
+
+    def look(self, closing: bool) -> bool:
+        """Break the connection of the call under way if it is overdue; whether there is a call at all."""
+        call = self._call
+        if call is None:
+            return False
+        sender, ends = call
+        if closing or now() >= ends:
+            self._broken = call
+            break_connection(sender)
+        return True
+
+
+CANCELLED: tuple[type[BaseException], ...] = (KeyboardInterrupt,)
+"""What a call raises when its caller gave up; the SDK's connection may then be in the middle of a frame."""
+
+ENDED_BY_LIMIT: tuple[type[BaseException], ...] = (ServiceBusError, OSError)
+"""What a call raises when its limit ended it."""

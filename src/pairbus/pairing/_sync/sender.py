@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 
 from pairbus import envelope
-from pairbus.failover import BUSY_PAUSE_SECONDS, EntityState, Event, EventKind, Verdict, verdict
+from pairbus.failover import BUSY_PAUSE_SECONDS, NO_ERA, EntityState, Event, EventKind, Verdict, verdict
 from pairbus.ledger import Operation, Route
 from pairbus.pairing import sdk, tracing
 from pairbus.pairing._sync import runtime
-from pairbus.pairing._sync.backlog import BacklogRoute
+from pairbus.pairing._sync.backlog import IN_DOUBT, BacklogRoute
 from pairbus.pairing._sync.entity import WatchedEntity
-from pairbus.pairing._sync.link import Link, NotWantedError
+from pairbus.pairing._sync.link import Link, NotWantedError, TurnTimeoutError
 from pairbus.pairing.failures import BacklogUnavailableError, PartlyAcceptedError, ScheduledInBacklogError
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class PairedServiceBusSender(ServiceBusSender):
         self._options = client.options
         self._send_timeout = client.send_timeout
         self._observers = client.observers
+        self._tally = client.observers.tally(entity.name, Route.PRIMARY)
         self._primary = Link(make_sender, client.guard)
         self._backlog = BacklogRoute(entity.name, client.backlog)
         self._closed = False
@@ -129,18 +129,18 @@ class PairedServiceBusSender(ServiceBusSender):
             warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
         self._check_usable(timeout)
         outgoing: Any = sdk.prepare(message)
-        if isinstance(outgoing, list | ServiceBusMessageBatch) and len(outgoing) == 0:
+        if sdk.count_of(outgoing) == 0:
             return
 
         def send(sender: ServiceBusSender, seconds: float) -> None:
-            if not sdk.batch_limit(sender):
+            if type(outgoing) is list and not sdk.batch_limit(sender):
                 # For a list the SDK would open the link itself, without any limit of time.
                 deadline = runtime.now() + seconds
                 sdk.open_link(sender, seconds)
                 seconds = max(deadline - runtime.now(), _SHORTEST_TIMEOUT)
             sender.send_messages(outgoing, timeout=seconds)
 
-        self._deliver(Operation.SEND, outgoing, timeout, send, lambda: None)
+        self._deliver(Operation.SEND, outgoing, timeout, send, _nothing)
 
     def schedule_messages(
         self,
@@ -238,38 +238,41 @@ class PairedServiceBusSender(ServiceBusSender):
         scheduled: datetime.datetime | None = None,
     ) -> T:
         """The result of the call on the primary, or `diverted()` once the messages are in a backlog."""
-        began = runtime.now()
-        seconds = self._send_timeout if timeout is None else timeout
-        deadline = began + seconds
+        entity, machine = self._entity, self._entity.machine
+        started = runtime.now()
+        deadline = started + (self._send_timeout if timeout is None else timeout)
         primary_error: BaseException | None = None
-        entity = self._entity
-        machine = entity.machine
         while machine.route_to_primary:
             era = machine.era
             until = deadline
             if timeout is not None and self._may_divert_at_once:
                 # What the primary leaves of the caller's time must be enough for the backlog.
-                until = deadline - min((deadline - runtime.now()) / 2, self._send_timeout)
-            started = runtime.now()
+                until = deadline - min((deadline - started) / 2, self._send_timeout)
             try:
                 result = self._primary.use(until, call, entity.takes_sends)
             except NotWantedError:
                 break
+            except runtime.CANCELLED as error:
+                self._observe(operation, outgoing, started, error)
+                raise
             except (AzureError, OSError, ValueError, TypeError) as error:
                 self._observe(operation, outgoing, started, error)
                 judged = self._verdict(error)
                 if judged is Verdict.BUSY:
-                    if runtime.now() + BUSY_PAUSE_SECONDS >= deadline:
+                    started = runtime.now() + BUSY_PAUSE_SECONDS
+                    if started >= deadline:
                         raise
                     runtime.Wake().wait(BUSY_PAUSE_SECONDS)
                     continue
                 primary_error = error
-                self._after_failure(error, judged, era)
+                self._after_failure(error, judged, NO_ERA if isinstance(error, TurnTimeoutError) else era)
                 break
             if machine.state is not EntityState.HEALTHY:
                 entity.tell(Event(EventKind.SEND_SUCCEEDED, era=era))
-            if self._observers.watching:
+            if self._observers.in_detail:
                 self._observe(operation, outgoing, started, None)
+            elif self._tally is not None:
+                self._tally.add(sdk.count_of(outgoing), runtime.now() - started)
             return result
         if timeout is None:
             deadline = runtime.now() + self._send_timeout
@@ -293,22 +296,32 @@ class PairedServiceBusSender(ServiceBusSender):
 
     def _divert(self, outgoing: sdk.Outgoing, deadline: float, primary_error: BaseException | None) -> None:
         primary = self._primary.sender
-        single = not isinstance(outgoing, Sequence | ServiceBusMessageBatch)
-        known = sdk.message_limit(primary) if single else sdk.batch_limit(primary)
-        raws = sdk.encode(outgoing, known or self._backlog.limit_bytes(deadline), primary)
+        known = sdk.message_limit(primary) if sdk.is_single(outgoing) else sdk.batch_limit(primary)
+        known = known or self._backlog.known_limit_bytes or self._backlog.limit_bytes(deadline)
+        raws = sdk.encode(outgoing, known, primary)
+        if not tracing.is_on():
+            self._keep(raws, deadline, primary_error, None)
+            return
         with tracing.diverted_send(self.entity_name, len(raws)) as trace_parent:
-            forms = [envelope.to_backlog(raw, self.entity_name, trace_parent=trace_parent) for raw in raws]
-            spool = self._client.spool
-            try:
-                self._backlog.send(forms, deadline, primary_error=primary_error, episode=self._entity.episode)
-            except BacklogUnavailableError:
-                if spool is None:
-                    raise
-                spool.keep(self.entity_name, forms)
-            except PartlyAcceptedError as error:
-                if spool is None:
-                    raise
-                spool.keep(self.entity_name, [forms[position] for position in error.rest])
+            self._keep(raws, deadline, primary_error, trace_parent)
+
+    def _keep(
+        self, raws: Sequence[bytes], deadline: float, primary_error: BaseException | None, trace_parent: str | None
+    ) -> None:
+        """Put encoded messages into a backlog queue, or the spool."""
+        name = self.entity_name
+        forms = [envelope.to_backlog(raw, name, trace_parent=trace_parent) for raw in raws]
+        spool = self._client.spool
+        try:
+            self._backlog.send(forms, deadline, primary_error=primary_error, episode=self._entity.episode)
+        except BacklogUnavailableError:
+            if spool is None:
+                raise
+            spool.keep(name, forms)
+        except PartlyAcceptedError as error:
+            if spool is None:
+                raise
+            spool.keep(name, [forms[position] for position in error.rest])
 
     def _observe(
         self, operation: Operation, outgoing: sdk.Outgoing, started: float, error: BaseException | None
@@ -322,7 +335,7 @@ class PairedServiceBusSender(ServiceBusSender):
                 lambda: sdk.message_ids(outgoing),
                 started,
                 error=error,
-                in_doubt=isinstance(error, OperationTimeoutError | ServiceBusConnectionError),
+                in_doubt=isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError),
                 episode=self._entity.episode,
             )
 
@@ -335,6 +348,10 @@ class PairedServiceBusSender(ServiceBusSender):
             )
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is {timeout!r}; allowed: more than 0 seconds, or None.")
+
+
+def _nothing() -> None:
+    return None
 
 
 def _cause(error: BaseException) -> str:
