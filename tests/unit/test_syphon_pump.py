@@ -289,6 +289,49 @@ def test_parts_whose_completion_failed_are_gathered_again_and_the_message_is_not
     run_in_virtual_time(main())
 
 
+def test_messages_of_a_queue_that_was_made_again_are_not_taken_for_those_that_are_home() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        queue = transport.queue(QUEUE)
+        queue.put(*(backlog(f"first {n}") for n in range(5)))
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(5)
+        assert len(names(transport)) == 5
+        queue.make_again()
+        queue.put(*(backlog(f"second {n}") for n in range(8)))
+        await asyncio.sleep(5)
+        assert names(transport)[5:] == [f"second {n}" for n in range(8)]
+        assert not queue.messages
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
+def test_what_is_at_hand_when_its_queue_is_made_again_is_not_mixed_up_with_what_comes() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        down = True
+        transport.behave = lambda destination, raws: UNAVAILABLE if down else None
+        queue = transport.queue(QUEUE)
+        queue.put(*(backlog(f"first {n}") for n in range(5)))
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(5)
+        queue.make_again()
+        queue.put(*(backlog(f"second {n}") for n in range(5)))
+        await asyncio.sleep(5)
+        down = False
+        await asyncio.sleep(300)
+        assert {name for name in names(transport) if str(name).startswith("second")} == {
+            f"second {n}" for n in range(5)
+        }
+        assert not queue.messages
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
 def test_a_rate_is_kept() -> None:
     async def main() -> None:
         transport = MemoryTransport(send_seconds=0.0)

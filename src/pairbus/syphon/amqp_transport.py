@@ -351,7 +351,7 @@ class AmqpReceiver:
         return await self._renew(deliveries[half:], lost, again_at)
 
     async def peek(self, from_number: int, count: int) -> list[Peeked]:
-        return [peeked(stamps_of(raw)[0], raw) for raw in await self.peek_raw(from_number, count)]
+        return [peeked(stamps_of(raw), raw) for raw in await self.peek_raw(from_number, count)]
 
     async def peek_raw(self, from_number: int, count: int) -> list[bytes]:
         """The messages from this number on, whole."""
@@ -374,9 +374,9 @@ def _deliveries(received: Sequence[Received]) -> list[Delivery]:
     now = asyncio.get_running_loop().time()
     deliveries = []
     for one in received:
-        number, locked_until_ms = stamps_of(one.raw)
+        number, enqueued_ms, locked_until_ms = stamps_of(one.raw)
         until = locked_until_ms / 1000 if locked_until_ms is not None else None
-        deliveries.append(Delivery(number, one.raw, one, renew_after(now, until)))
+        deliveries.append(Delivery(number, one.raw, one, renew_after(now, until), enqueued_ms))
     return deliveries
 
 

@@ -103,7 +103,7 @@ async def peek_raws(receiver: AmqpReceiver, count: int, from_number: int = 0) ->
         for raw in raws:
             yield raw
         seen += len(raws)
-        from_number = stamps_of(raws[-1])[0] + 1
+        from_number = stamps_of(raws[-1]).number + 1
 
 
 def describe(queue: str, raw: bytes) -> Waiting:
@@ -120,7 +120,7 @@ def describe(queue: str, raw: bytes) -> Waiting:
     properties = facts.application_properties
     return Waiting(
         queue,
-        stamps_of(raw)[0],
+        stamps_of(raw).number,
         facts.message_key,
         destination,
         int(enqueued) if enqueued is not None else None,

@@ -12,6 +12,7 @@ class Delivery:
 
     `raw` is dropped (empty) while the message is only held: then nothing but its lock is needed. `handle` belongs to
     the transport. `renew_at` is the time, on the pump's clock, at which the lock should be renewed.
+    `enqueued_ms` is when the queue stored it: with its number, that names the message.
     `destination` is empty as long as nobody could read it; `message_id` and `size` are noted only for records.
     """
 
@@ -19,6 +20,7 @@ class Delivery:
     raw: bytes
     handle: Any
     renew_at: float
+    enqueued_ms: int = 0
     destination: str = ""
     message_id: str | None = None
     size: int = 0
@@ -62,3 +64,4 @@ class Peeked:
     sequence_number: int
     destination: str | None
     part_of: str | None = None
+    enqueued_ms: int = 0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -116,6 +116,18 @@ async def administering(namespace: Namespace, what: str) -> AsyncIterator[Servic
                 f"{what} in {namespace.host} failed: {error}. Check that the namespace answers and that the credential "
                 "may manage its entities."
             ) from error
+
+
+async def count_waiting(namespace: Namespace, queues: Iterable[str]) -> tuple[int, int]:
+    """How many messages, and how many dead letters, these queues hold; one that does not exist holds none."""
+    waiting = dead_letters = 0
+    async with administering(namespace, "Counting the backlog") as admin:
+        for queue in queues:
+            with suppress(ResourceNotFoundError):
+                counts = await admin.get_queue_runtime_properties(queue)
+                waiting += counts.active_message_count or 0
+                dead_letters += counts.dead_letter_message_count or 0
+    return waiting, dead_letters
 
 
 class TokenSource:

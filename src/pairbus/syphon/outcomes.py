@@ -14,7 +14,7 @@ from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.pairing import tracing
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 from pairbus.syphon.durable_records import DurableRecords
-from pairbus.syphon.stamps import message_key_of
+from pairbus.syphon.stamps import Stamps, message_key_of
 from pairbus.syphon.verdicts import SendError
 
 if TYPE_CHECKING:
@@ -248,10 +248,11 @@ def _id_of(item: Item) -> str | None:
     return item.deliveries[0].message_id if item.part_of is None else _message_id(item.raw)
 
 
-def peeked(number: int, raw: bytes) -> Peeked:
+def peeked(stamps: Stamps, raw: bytes) -> Peeked:
     """What a peeked message says of itself, if it can be read."""
     try:
         message = envelope.read(raw)
     except (EnvelopeError, AmqpDecodeError):
-        return Peeked(number, None)
-    return Peeked(number, message.destination, message.part.of if message.part is not None else None)
+        return Peeked(stamps.number, None, enqueued_ms=stamps.enqueued_ms)
+    part_of = message.part.of if message.part is not None else None
+    return Peeked(stamps.number, message.destination, part_of, stamps.enqueued_ms)

@@ -22,9 +22,10 @@ from pairbus.syphon import letters
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Seek, Send
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 from pairbus.syphon.lanes import Lane
+from pairbus.syphon.memory import SettledLately
 from pairbus.syphon.parts import PartsBin
 from pairbus.syphon.pauses import Pause, RateLimit
-from pairbus.syphon.rules import MISSING_FOR_SECONDS, PEEK_AT_MOST, RECEIVE_AT_MOST, REMEMBERED, PumpRules
+from pairbus.syphon.rules import MISSING_FOR_SECONDS, PEEK_AT_MOST, RECEIVE_AT_MOST, PumpRules
 from pairbus.syphon.sequences import SequenceGuard
 from pairbus.syphon.verdicts import SendError, Verdict
 
@@ -44,8 +45,7 @@ class Planner:
     _parts: PartsBin = field(init=False)
     _order: SequenceGuard = field(default_factory=SequenceGuard)
     _mine: dict[int, Delivery] = field(default_factory=dict)
-    _gone: dict[int, bool] = field(default_factory=dict)
-    """Numbers we settled lately; True: its message is home, and it was all of it."""
+    _settled: SettledLately = field(default_factory=SettledLately)
     _actions: list[Action] = field(default_factory=list)
     _peeking: bool = False
     _probe_wanted: bool = False
@@ -61,15 +61,17 @@ class Planner:
         """The backlog queue gave us these, in this order."""
         for delivery in deliveries:
             number = delivery.sequence_number
-            if self._gone.get(number):
-                # It is home already; only the settlement was lost.
+            mine = self._mine.get(number)
+            if self._settled.is_home(delivery):
+                # Only the settlement was lost.
                 self._order.seen(number)
                 self._actions.append(Complete((delivery,)))
-            elif number in self._mine:
+            elif mine is not None and mine.enqueued_ms == delivery.enqueued_ms:
                 # Our lock ran out and we were given a new one for what we already have.
-                self._mine[number].handle = delivery.handle
-                self._mine[number].renew_at = delivery.renew_at
+                mine.handle, mine.renew_at = delivery.handle, delivery.renew_at
             else:
+                if mine is not None:
+                    self.lost_locks([mine])  # the queue was made again
                 self._arrived(delivery, now)
         self._release(self._parts.overflow())
 
@@ -159,7 +161,7 @@ class Planner:
         deliveries = tuple(delivery for item in whole for delivery in item.deliveries)
         for delivery in deliveries:
             self._mine.pop(delivery.sequence_number, None)
-            self._remember(delivery.sequence_number, home=True)
+            self._settled.note(delivery, home=True)
         if deliveries:
             self._actions.append(Complete(deliveries, whole))
         for item in send.items:
@@ -172,7 +174,7 @@ class Planner:
     def _complete_parts(self, deliveries: Sequence[Delivery], of: str, carried: tuple[Item, ...] = ()) -> None:
         for delivery in deliveries:
             self._mine.pop(delivery.sequence_number, None)
-            self._remember(delivery.sequence_number, home=False)
+            self._settled.note(delivery, home=False)  # whether its siblings have left is for the parts to know
         self._actions.append(Complete(tuple(deliveries), carried, of))
 
     def completed(self, action: Complete) -> None:
@@ -208,7 +210,8 @@ class Planner:
             self._bury([DeadLetter(one, "PartMissing", text) for one in given_up])
 
     def _is_foreign(self, seen: Peeked) -> bool:
-        return seen.sequence_number not in self._mine and seen.sequence_number not in self._gone
+        mine = self._mine.get(seen.sequence_number)
+        return (mine is None or mine.enqueued_ms != seen.enqueued_ms) and not self._settled.has(seen)
 
     def probed(self, answers: bool, now: float, draw: float) -> None:
         """The primary answers, or nobody is there."""
@@ -444,14 +447,9 @@ class Planner:
     def _bury(self, dead: Sequence[DeadLetter]) -> None:
         for letter in dead:
             self._mine.pop(letter.delivery.sequence_number, None)
-            self._remember(letter.delivery.sequence_number, home=False)
+            self._settled.note(letter.delivery, home=False)
         if dead:
             self._actions.append(Bury(tuple(dead)))
-
-    def _remember(self, number: int, *, home: bool) -> None:
-        self._gone[number] = home
-        if len(self._gone) > REMEMBERED:
-            del self._gone[next(iter(self._gone))]
 
     def _release_what_waits(self) -> None:
         for lane in self.lanes.values():

@@ -193,6 +193,7 @@ class SdkReceiver:
             raw,
             message,
             renew_after(now, until.timestamp() if until is not None else None),
+            _enqueued_ms(message),
         )
 
     async def quiet(self) -> list[Delivery]:
@@ -277,7 +278,12 @@ def _peeked(message: ServiceBusReceivedMessage) -> Peeked:
             found.decode("utf-8", "replace") if isinstance(found, bytes) else found if isinstance(found, str) else None
         )
 
-    return Peeked(message.sequence_number or 0, text(envelope.PATH), text(envelope.PART_OF))
+    return Peeked(message.sequence_number or 0, text(envelope.PATH), text(envelope.PART_OF), _enqueued_ms(message))
+
+
+def _enqueued_ms(message: ServiceBusReceivedMessage) -> int:
+    at = message.enqueued_time_utc
+    return round(at.timestamp() * 1000) if at is not None else 0
 
 
 def _outgoing(raws: Sequence[bytes], sender: ServiceBusSender) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pairbus.amqp.decoding import decode, skip
 from pairbus.amqp.values import AmqpDecodeError
 
@@ -9,14 +11,26 @@ _HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x72, 0x73
 _LIST8, _LIST32 = 0xC0, 0xD0
 
 
-def stamps_of(raw: bytes) -> tuple[int, int | None]:
-    """Sequence number, and end of the lock in milliseconds since the epoch if there is one."""
+class Stamps(NamedTuple):
+    """What the queue stamped on a message. Times are milliseconds since the epoch."""
+
+    number: int
+    enqueued_ms: int
+    locked_until_ms: int | None
+
+
+def stamps_of(raw: bytes) -> Stamps:
+    """Raises `AmqpDecodeError` for what no queue has stamped."""
     pos = 0
     while pos + 3 < len(raw) and raw[pos] == 0 and raw[pos + 1] == 0x53:
         code = raw[pos + 2]
         if code == _MESSAGE_ANNOTATIONS:
             found, _ = decode(raw, pos + 3)
-            return int(found["x-opt-sequence-number"]), found.get("x-opt-locked-until")
+            return Stamps(
+                int(found["x-opt-sequence-number"]),
+                int(found.get("x-opt-enqueued-time") or 0),
+                found.get("x-opt-locked-until"),
+            )
         if not _HEADER <= code < _MESSAGE_ANNOTATIONS:
             break
         pos = skip(raw, pos + 3)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.outcomes import peeked
+from pairbus.syphon.stamps import Stamps
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import SendError, Verdict
 
@@ -21,6 +22,7 @@ from pairbus.syphon.verdicts import SendError, Verdict
 class _Stored:
     number: int
     raw: bytes
+    enqueued_ms: int
     owner: object | None = None
     locked_until: float = 0.0
 
@@ -34,15 +36,22 @@ class MemoryQueue:
     dead: list[tuple[int, str, str]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _last: int = 0
+    _next_ms: int = 1
 
     def put(self, *raws: bytes) -> list[int]:
         numbers = []
         for raw in raws:
             self._last += 1
-            self.messages[self._last] = _Stored(self._last, raw)
+            self.messages[self._last] = _Stored(self._last, raw, self._next_ms)
+            self._next_ms += 1
             numbers.append(self._last)
         self.changed.set()
         return numbers
+
+    def make_again(self) -> None:
+        """Deleted and made again: it counts from 1 again."""
+        self.messages.clear()
+        self._last = 0
 
     def available(self, now: float) -> list[_Stored]:
         return [one for one in self.messages.values() if one.owner is None or one.locked_until <= now]
@@ -126,7 +135,7 @@ class MemoryReceiver:
     def _lock(self, stored: _Stored, now: float) -> Delivery:
         lock = object()
         stored.owner, stored.locked_until = lock, now + self._queue.lock_seconds
-        return Delivery(stored.number, stored.raw, lock, now + self._queue.lock_seconds / 2)
+        return Delivery(stored.number, stored.raw, lock, now + self._queue.lock_seconds / 2, stored.enqueued_ms)
 
     async def quiet(self) -> list[Delivery]:
         return []
@@ -185,7 +194,7 @@ class MemoryReceiver:
         await asyncio.sleep(0)
         self._check()
         found = [one for number, one in self._queue.messages.items() if number >= from_number][:count]
-        return [peeked(one.number, one.raw) for one in found]
+        return [peeked(Stamps(one.number, one.enqueued_ms, None), one.raw) for one in found]
 
     async def close(self) -> None:
         return None
