@@ -20,6 +20,7 @@ MODULES = (
     "pairbus",
     "pairbus.aio",
     "pairbus.syphon",
+    "pairbus.pipeline",
     "pairbus.ledger",
     "pairbus.costs",
     "pairbus.testing",
@@ -29,8 +30,8 @@ NAMES = {
     "pairbus.pipeline.build": ("BuildResult", "build"),
     "pairbus.pipeline.report": ("Report", "Summary", "report", "summarise"),
     "pairbus.pipeline.page": ("html_page",),
-    "pairbus.pipeline.spark_syphon": ("SparkSyphonReport", "run_spark_syphon"),
-    "pairbus.testing.plugin": ("pairbus_pair", "pairbus_process_pair"),
+    "pairbus.pipeline.spark_syphon": ("SparkSyphonReport",),
+    "pairbus.testing.plugin": ("outage", "pairbus_pair", "pairbus_process_pair"),
 }
 
 # Made by others than users; and members that other parts of the package call.

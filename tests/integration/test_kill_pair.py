@@ -16,13 +16,15 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import BacklogUnavailableError, SendAvailabilityPairedNamespaceOptions, pair_namespace
-from pairbus.demo.receiving import ReceivingApplication
+from pairbus.demo.parcels import Destination
+from pairbus.demo.receiving import Receivers
 from pairbus.ledger import LedgerWriter
 from pairbus.testing import EmbeddedPair, wait_until
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "30")) // 4
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))
 BACKLOG_QUEUES = 2
+ORDERS = Destination("orders")
 PATIENCE_SECONDS = 120.0
 
 
@@ -48,7 +50,7 @@ def test_what_was_accepted_arrives(pairbus_process_pair: EmbeddedPair, tmp_path:
     )
     with (
         LedgerWriter(tmp_path / "ledger") as ledger,
-        ReceivingApplication(primary, "orders", ledger) as receiver,
+        Receivers(primary, [ORDERS], ledger) as receivers,
         pair_namespace(primary.client(retry_total=0), options) as paired,
         secondary.admin() as standby,
         paired.get_queue_sender("orders") as sender,
@@ -90,8 +92,8 @@ def test_what_was_accepted_arrives(pairbus_process_pair: EmbeddedPair, tmp_path:
         def is_home() -> bool:
             paths = (f"contoso/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES))
             waiting = sum(standby.get_queue_runtime_properties(path).total_message_count or 0 for path in paths)
-            return waiting == 0 and receiver.message_ids >= set(accepted)
+            return waiting == 0 and set(receivers.seen(ORDERS)) >= set(accepted)
 
         wait_until(is_home, PATIENCE_SECONDS, "everything accepted to arrive")
-    assert set(accepted) - receiver.message_ids == set(), "accepted and lost"
-    assert receiver.message_ids <= {*accepted, *refused}
+    assert set(accepted) - set(receivers.seen(ORDERS)) == set(), "accepted and lost"
+    assert set(receivers.seen(ORDERS)) <= {*accepted, *refused}

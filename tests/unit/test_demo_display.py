@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from pairbus import EntityState
-from pairbus.demo.display import Affairs, LiveNarrator, PlainNarrator, Standing, narrator
+from pairbus.demo.display import Affairs, LiveNarrator, PlainNarrator, QuietNarrator, Standing, narrator
 
 AFFAIRS = Affairs(
     (
@@ -44,6 +45,13 @@ def test_a_terminal_gets_a_table_below_the_sentences() -> None:
         assert part in shown
     assert shown.index("Killed the primary.") < shown.rindex("failed over")
     assert shown.rstrip().endswith("\x1b[?25h"), "the cursor is hidden"
+
+
+def test_a_quiet_narrator_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = QuietNarrator()
+    with quiet.watching(lambda: AFFAIRS):
+        quiet.say("Killed the primary.")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_captured_output_gets_plain_lines() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pairbus.cli import voice
 from pairbus.cli.refusal import Refusal
 
 
@@ -39,4 +40,4 @@ def demo(
         output.mkdir(exist_ok=True)
     except OSError as error:
         raise Refusal(f"The folder {output.absolute()} cannot be made: {error.strerror}; run it elsewhere.") from error
-    return story.tell(story.script(fast=fast, seed=seed), keep=keep, output=output)
+    return story.tell(story.script(fast=fast, seed=seed), keep=keep, quiet=voice.is_quiet(), output=output)

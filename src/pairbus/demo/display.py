@@ -136,10 +136,21 @@ class LiveNarrator:
         return table
 
 
-Narrator = PlainNarrator | LiveNarrator
+class QuietNarrator:
+    """Keeps the story to itself."""
+
+    def say(self, sentence: str) -> None:
+        pass
+
+    @contextmanager
+    def watching(self, look: Look) -> Iterator[None]:
+        yield
 
 
-def narrator() -> Narrator:
+Narrator = PlainNarrator | LiveNarrator | QuietNarrator
+
+
+def narrator() -> PlainNarrator | LiveNarrator:
     """The one that fits standard output."""
     console = Console(highlight=False)
     if sys.stdout.isatty() and not console.is_dumb_terminal:

@@ -20,7 +20,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleF
 
 from pairbus import EntityState, PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions, pair_namespace
 from pairbus.demo.counting import Cost, Result, conclude, count
-from pairbus.demo.display import Affairs, Narrator, Standing, narrator
+from pairbus.demo.display import Affairs, Narrator, QuietNarrator, Standing, narrator
 from pairbus.demo.parcels import CARTS, DESTINATIONS, ENTITIES, ORDERS, PRICES
 from pairbus.demo.receiving import Receivers
 from pairbus.demo.sending import Fleet
@@ -58,13 +58,15 @@ def script(*, fast: bool, seed: int) -> Script:
     return Script(seed)
 
 
-def tell(plan: Script, *, keep: bool = False, output: Path = Path(OUTPUT)) -> int:
+def tell(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path = Path(OUTPUT)) -> int:
     """Plays the story and returns the exit code: 0 if everything that was accepted was delivered.
 
-    The report stays in `output`; with `keep` the namespaces, the ledger and the tables do too.
+    The report stays in `output`; with `keep` the namespaces, the ledger and the tables do too. With `quiet` only the
+    result is said.
     """
     logging.basicConfig(level=logging.CRITICAL)  # the narrator says what matters
-    voice = narrator()
+    result_voice = narrator()
+    voice: Narrator = QuietNarrator() if quiet else result_voice
     output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         spark = stack.enter_context(_spark_aside())
@@ -77,10 +79,10 @@ def tell(plan: Script, *, keep: bool = False, output: Path = Path(OUTPUT)) -> in
         told = _report(spark.result(), ledger, tables)
         voice.say("Writing the report.")
         _write(told, page)
-    code = conclude(voice.say, result, told.summary, Cost.of(told.summary, told.pairing_cost))
-    voice.say(f"The report is {page.absolute()}")
+    code = conclude(result_voice.say, result, told.summary, Cost.of(told.summary, told.pairing_cost))
+    result_voice.say(f"The report is {page.absolute()}")
     if keep:
-        voice.say(
+        result_voice.say(
             f"Kept: {folder.absolute()} (pairbus ledger report {ledger}; pairbus serve contoso --data {folder}/contoso)"
         )
     return code
@@ -181,8 +183,7 @@ class _Stage:
         spark = self._spark.result()
         self._fleet.allow(self._plan.draining)
         self._voice.say("The Spark syphon carries the backlog home; the senders go on, to the primary.")
-        from pairbus.pipeline.servicebus.options import Access
-        from pairbus.pipeline.spark_syphon import run_spark_syphon
+        from pairbus.pipeline import Access, run_spark_syphon
 
         primary, secondary = (
             Access(None, one.ca_file, one.connection_string) for one in (self._pair.primary, self._pair.secondary)
