@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
@@ -84,7 +85,11 @@ def report(
     last_day: date | None = None,
     seen: DataFrame | None = None,
 ) -> Report:
-    """What happened from `first_day` to `last_day` (both included; everything, unless given)."""
+    """What happened from `first_day` to `last_day` (both included; everything, unless given).
+
+    `tables_folder` is what `pairbus.pipeline.build.build` made; `seen` what `pairbus.pipeline.reality` found in the
+    queues. `pairbus.pipeline.page.html_page` makes a page of the result, `to_json` gives it to programs.
+    """
     store = TableStore(tables_folder)
     manifest = store.manifest()
     if not manifest.batch:
@@ -135,7 +140,7 @@ class _Reading:
                 episodes=_plain(self._table(schemas.EPISODES).orderBy("failed_over_at")),
                 waiting=_plain(self._table(schemas.WAITING).orderBy("day", "primary", "target")),
                 availability=_plain(self._table(schemas.AVAILABILITY).orderBy("day", "primary", "target")),
-                bills=_plain(self._months(schemas.BILLS).orderBy("month", "namespace")),
+                bills=sorted(_plain(self._months(schemas.BILLS)), key=_line_order),
                 pairing_cost=_plain(self._months(schemas.PAIRING_COST).orderBy("month", "namespace", "cause")),
                 lost=_named(audit, "lost"),
                 duplicated=_named(audit, "duplicates"),
@@ -163,6 +168,15 @@ def _value(value: Any) -> Any:
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"
     return value
+
+
+def _line_order(line: dict[str, Any]) -> tuple[str, str, int, int]:
+    """The lines of a bill as one reads them: what the namespace is, what it did, each step after the one below it."""
+    what = line["what"]
+    kinds = ("base charge", "messaging units", "operations", "brokered connections")
+    floor = re.search(r"\d[\d,]*", what)
+    kind = next(i for i, name in enumerate(kinds) if what.startswith(name))
+    return line["month"], line["namespace"], kind, int(floor[0].replace(",", "")) if floor else 0
 
 
 def _named(audit: DataFrame, count: str) -> list[dict[str, Any]]:
