@@ -1,27 +1,31 @@
 """The Spark connector and the syphon on Spark, as ratios within one run.
 
-    python benchmarks/bench_connector.py [--messages 20000] [--growth 10000,100000,1000000]
+    bench_connector.py [--only syphon,reading,streaming,growth] [--messages 20000] [--rounds 3] [--growth 10000,100000]
 
-Both namespaces run in processes of their own, so on two cores they compete with what is measured. The start of the
-Spark session is printed by itself and counted nowhere.
+Both namespaces run in processes of their own, so on a small machine they compete with what is measured: for the syphon,
+the processor time of each side is printed too, and how much of the machine was idle. The start of the Spark session is
+printed by itself and counted nowhere. A million messages are `--only growth --growth 10000,100000,1000000`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from pyspark.sql import SparkSession
 
 from pairbus import envelope
 from pairbus.pairing.options import backlog_path
-from pairbus.pipeline.servicebus import ServiceBusDataSource
-from pairbus.pipeline.servicebus.options import Access
+from pairbus.pipeline import Access, ServiceBusDataSource, run_spark_syphon
 from pairbus.pipeline.session import local_session
-from pairbus.pipeline.spark_syphon import run_spark_syphon
 from pairbus.syphon import Syphon
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, embedded_pair
 from pairbus.testing.flooding import flood
@@ -29,6 +33,7 @@ from pairbus.testing.raw import raw_message
 
 QUEUES = 10
 BODY = b"x" * 1000
+PARTS = ("syphon", "reading", "streaming", "growth")
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -37,50 +42,123 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def fill(pair: EmbeddedPair, destination: str, messages: int) -> None:
-    for number in range(QUEUES):
-
-        def make(index: int, number: int = number) -> bytes:
-            return envelope.to_backlog(raw_message(f"{destination}-{number}-{index}", BODY), destination)
-
-        flood(pair.secondary, backlog_path("contoso", number), messages // QUEUES, make=make)
+# --- the syphon -------------------------------------------------------------------------------------------
 
 
-def bench_syphon(spark: SparkSession, start_seconds: float, messages: int) -> None:
-    with embedded_pair(process=True) as pair:
-        with pair.primary.admin() as admin:
-            for name in ("warm", "by-process", "by-spark"):
-                admin.create_queue(name)
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a drain took, and the processor seconds of the two namespaces and of who carried."""
+
+    seconds: float
+    primary: float
+    secondary: float
+    carrying: float
+
+    def told(self, what: str, messages: int) -> str:
+        each = 1e6 / messages
+        idle = 1 - (self.primary + self.secondary + self.carrying) / (self.seconds * (os.cpu_count() or 1))
+        return (
+            f"{what:<24}{messages / self.seconds:8.0f} messages/s   processor time a message: primary "
+            f"{self.primary * each:3.0f} µs, secondary {self.secondary * each:3.0f} µs, carrying "
+            f"{self.carrying * each:3.0f} µs; machine idle {max(0.0, idle):3.0%}"
+        )
+
+
+class Drains:
+    """A pair whose backlog is filled and drained again and again."""
+
+    def __init__(self, pair: EmbeddedPair, spark: SparkSession) -> None:
+        self._pair = pair
+        self._spark = spark
+        self._made = 0
         with pair.secondary.admin() as admin:
             for number in range(QUEUES):
                 admin.create_queue(backlog_path("contoso", number))
-        primary = Access(None, pair.primary.ca_file, pair.primary.connection_string)
-        secondary = Access(None, pair.secondary.ca_file, pair.secondary.connection_string)
 
-        def by_spark() -> None:
-            run_spark_syphon(primary, secondary, spark=spark, once=True, primary_name="contoso")
+    def _fill(self, messages: int) -> None:
+        self._made += 1
+        destination = f"orders-{self._made}"
+        with self._pair.primary.admin() as admin:
+            admin.create_queue(destination, max_size_in_megabytes=5120)
+        for number in range(QUEUES):
 
-        def by_process() -> None:
-            Syphon(
-                pair.primary.connection_string,
-                pair.secondary.connection_string,
-                primary_name="contoso",
-                connection_verify=pair.secondary.ca_file,
-            ).run_blocking(once=True)
+            def make(index: int, number: int = number) -> bytes:
+                return envelope.to_backlog(raw_message(f"{destination}-{number}-{index}", BODY), destination)
 
-        fill(pair, "warm", 200)
-        by_spark()
-        fill(pair, "by-process", messages)
-        one = seconds(by_process)
-        fill(pair, "by-spark", messages)
-        two = seconds(by_spark)
-        print(f"syphon, one process     {messages / one:10.0f} messages/s")
-        print(f"syphon, Spark local[2]  {messages / two:10.0f} messages/s   {one / two:.2f} x the process (goal 1.5)")
-        gain = one / messages - two / messages
-        if gain > 0:
-            print(f"starting Spark ({start_seconds:.0f} s) pays off from {start_seconds / gain:,.0f} messages on")
-        else:
-            print("starting Spark does not pay off on this machine")
+            flood(self._pair.secondary, backlog_path("contoso", number), messages // QUEUES, make=make)
+
+    def by_spark(self, messages: int, ledger: Path | None = None) -> Effort:
+        ends = [Access(None, one.ca_file, one.connection_string) for one in (self._pair.primary, self._pair.secondary)]
+        return self._measure(
+            messages,
+            lambda: run_spark_syphon(
+                *ends, spark=self._spark, once=True, primary_name="contoso", retry_interval=1.0, ledger=ledger
+            ),
+        )
+
+    def by_process(self, messages: int) -> Effort:
+        syphon = Syphon(
+            self._pair.primary.connection_string,
+            self._pair.secondary.connection_string,
+            primary_name="contoso",
+            connection_verify=self._pair.secondary.ca_file,
+        )
+        return self._measure(messages, lambda: syphon.run_blocking(once=True))
+
+    def _measure(self, messages: int, drain: Callable[[], object]) -> Effort:
+        self._fill(messages)
+        servers = self._pair.primary.pid, self._pair.secondary.pid
+        before = [processor_seconds([pid]) for pid in servers] + [processor_seconds(ours(servers))]
+        took = seconds(drain)
+        after = [processor_seconds([pid]) for pid in servers] + [processor_seconds(ours(servers))]
+        return Effort(took, *(late - early for early, late in zip(before, after, strict=True)))
+
+
+def ours(servers: tuple[int, int]) -> list[int]:
+    """This process, Spark's, and its workers."""
+    own = psutil.Process()
+    return [own.pid, *(one.pid for one in own.children(recursive=True) if one.pid not in servers)]
+
+
+def processor_seconds(pids: list[int]) -> float:
+    total = 0.0
+    for pid in pids:
+        with suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+    return total
+
+
+@contextmanager
+def drains(spark: SparkSession) -> Iterator[Drains]:
+    with embedded_pair(process=True) as pair:
+        opened = Drains(pair, spark)
+        opened.by_spark(500)  # Python workers start, classes are loaded
+        yield opened
+
+
+def bench_syphon(spark: SparkSession, start_seconds: float, messages: int, rounds: int) -> None:
+    with drains(spark) as both, tempfile.TemporaryDirectory() as folder:
+        efforts = [(both.by_process(messages), both.by_spark(messages)) for _ in range(rounds)]
+        recorded = both.by_spark(messages, Path(folder))
+    efforts.sort(key=lambda one: one[0].seconds / one[1].seconds)
+    one, two = efforts[len(efforts) // 2]
+    ratio = statistics.median(first.seconds / second.seconds for first, second in efforts)
+    print(one.told("syphon, one process", messages))
+    print(two.told("syphon, Spark local[2]", messages))
+    print(recorded.told("the same with a ledger", messages))
+    print(f"Spark local[2] carries {ratio:.2f} x what one process does (goal 1.5), the median of {rounds} rounds")
+    gain = (one.seconds - two.seconds) / messages
+    if gain > 0:
+        print(f"starting Spark ({start_seconds:.0f} s) pays off from {start_seconds / gain:,.0f} messages on")
+    else:
+        print("starting Spark does not pay off on this machine")
+    carrying = one.carrying / two.carrying
+    print(f"a core that only carries: one process {messages / one.carrying:,.0f} messages/s", end="")
+    print(f", each core of Spark's {messages / two.carrying:,.0f} ({carrying:.2f} x)")
+
+
+# --- reading ----------------------------------------------------------------------------------------------
 
 
 def bench_reading(spark: SparkSession, namespace: EmbeddedNamespace, messages: int) -> None:
@@ -101,7 +179,7 @@ def bench_reading(spark: SparkSession, namespace: EmbeddedNamespace, messages: i
 
 def bench_streaming(spark: SparkSession, namespace: EmbeddedNamespace, messages: int) -> None:
     first = 0.0
-    for share in (10, 4, 1):
+    for share in (20, 10, 4, 1):
         with namespace.admin() as admin:
             admin.create_queue(f"stream-{share}")
         flood(namespace, f"stream-{share}", messages, size=len(BODY))
@@ -130,29 +208,44 @@ def bench_growth(spark: SparkSession, namespace: EmbeddedNamespace, sizes: list[
         there = size
         took = seconds(lambda: reader.option("queue", "growing").load().write.format("noop").mode("append").save())
         least = least or took / size
-        print(
-            f"batch read of {size:>9,}  {took / size * 1e6:7.1f} µs a message   {took / size / least:.2f} x the first"
-        )
+        told = f"{took / size * 1e6:7.1f} µs a message   {took / size / least:.2f} x the first"
+        print(f"batch read of {size:>9,}  {told}", flush=True)
+    least = 0.0
+    with drains(spark) as both:
+        for size in sizes:
+            took = both.by_spark(size).seconds
+            least = least or took / size
+            told = f"{took / size * 1e6:7.1f} µs a message   {took / size / least:.2f} x the first"
+            print(f"Spark syphon, {size:>9,}  {told}", flush=True)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", default=",".join(PARTS))
     options.add_argument("--messages", type=int, default=20_000)
-    options.add_argument("--growth", default="10000,100000,1000000")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--growth", default="10000,100000")
     given = options.parse_args()
+    wanted = given.only.split(",")
+    if not set(wanted) <= set(PARTS):
+        options.error(f"--only is {given.only!r}; allowed: {', '.join(PARTS)}, with commas.")
     began = time.perf_counter()
     spark = local_session("benchmark", cores=2)
     start_seconds = time.perf_counter() - began
     print(f"start of the session: {start_seconds:.1f} s")
     spark.dataSource.register(ServiceBusDataSource)
-    bench_syphon(spark, start_seconds, given.messages)
+    if "syphon" in wanted:
+        bench_syphon(spark, start_seconds, given.messages, given.rounds)
     with EmbeddedNamespace("contoso", process=True) as namespace:
         with namespace.admin() as admin:
             admin.create_queue("orders")
         flood(namespace, "orders", given.messages, size=len(BODY))
-        bench_reading(spark, namespace, given.messages)
-        bench_streaming(spark, namespace, given.messages)
-        bench_growth(spark, namespace, [int(size) for size in given.growth.split(",")])
+        if "reading" in wanted:
+            bench_reading(spark, namespace, given.messages)
+        if "streaming" in wanted:
+            bench_streaming(spark, namespace, given.messages)
+        if "growth" in wanted:
+            bench_growth(spark, namespace, [int(size) for size in given.growth.split(",")])
     spark.stop()
 
 

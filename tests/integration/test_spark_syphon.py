@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon
 from pairbus.pipeline.summary import summarise
-from pairbus.testing import EmbeddedPair, embedded_pair
+from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.backlogs import take_from
 from pairbus.testing.flooding import flood
 from pairbus.testing.raw import raw_message
@@ -88,6 +89,7 @@ def test_it_drains_every_queue_in_order_and_records_each_message(
     fill(pair, 2, 5, "nowhere")
     report = carry(spark, pair, tmp_path / "ledger")
     assert (report.restored, report.dead_lettered) == (1200, 5)
+    assert "syphon contoso: round 1, 1205 messages in 3 queues" in shown_in_the_ui(spark)
     assert not any(report.left.values())
     invoices = [message.message_id for message in take_from(pair.primary, "invoices", 200)]
     assert invoices == [f"1-invoices-{index}" for index in range(200)]
@@ -96,6 +98,35 @@ def test_it_drains_every_queue_in_order_and_records_each_message(
     restored = [one.message_id for one in told if one.operation is Operation.RESTORE and one.outcome is Outcome.OK]
     assert len(restored) == len(set(restored)) == 1200
     assert sum(one.operation is Operation.DEAD_LETTER for one in told) == 5
+
+
+def shown_in_the_ui(spark: SparkSession) -> set[str]:
+    """What the pages of Spark say of its jobs."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    told = (jobs.apply(index).description() for index in range(jobs.size()))
+    return {one.get() for one in told if one.isDefined()}
+
+
+def test_it_goes_on_until_it_is_told_to_stop(spark: SparkSession, pair: EmbeddedPair) -> None:
+    fill(pair, 0, 50)
+    stop, drained = threading.Event(), threading.Event()
+
+    def progress(report: SparkSyphonReport) -> None:
+        if report.rounds and not any(report.left.values()):
+            drained.set()
+
+    ends = [Access(None, one.ca_file, one.connection_string) for one in (pair.primary, pair.secondary)]
+    with ThreadPoolExecutor(1) as aside:
+        job = aside.submit(
+            run_spark_syphon, *ends, spark=spark, primary_name="contoso", queues=[0], on_progress=progress, stop=stop
+        )
+        try:
+            assert drained.wait(200)
+            fill(pair, 0, 20, "invoices")
+            wait_until(lambda: job.done() or active(pair, "invoices") == 20)
+        finally:
+            stop.set()
+        assert job.result().restored == 70
 
 
 def test_progress_is_told_and_an_empty_backlog_is_nothing(spark: SparkSession, pair: EmbeddedPair) -> None:
@@ -153,6 +184,7 @@ def test_killed_workers_lose_nothing(spark: SparkSession, pair: EmbeddedPair, tm
     assert not runner.is_alive()
     (report,) = reports
     assert report.failures >= 1
+    assert report.rounds >= 2
     assert not any(report.left.values())
     # Duplicate detection removed what was sent twice; nothing is missing.
     assert active(pair, "orders") == QUEUES * 3000

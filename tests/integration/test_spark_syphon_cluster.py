@@ -21,6 +21,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -41,24 +42,13 @@ MESSAGES = 8_000
 OF_THE_CLUSTER = ("pyarrow", "pandas")
 """What a cluster that runs PySpark has installed."""
 
-PROGRAM = """
-    import json, os, sys
+JOB = """
+    import json, sys
     from pyspark.sql import SparkSession
-    from pairbus.pipeline.servicebus import ServiceBusDataSource
-    from pairbus.pipeline.servicebus.options import Access
-    from pairbus.pipeline.spark_syphon import run_spark_syphon
-    master, archive, ledger, ca_file = sys.argv[1:]
-    spark = (
-        SparkSession.builder.master(master).appName("cluster")
-        .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false").config("spark.executor.memory", "512m").config("spark.executor.cores", "1")
-        .config("spark.archives", archive + "#pairbus")
-        .config("spark.executorEnv.PYTHONPATH", "pairbus")
-        .config("spark.executorEnv.PRIMARY", os.environ["PRIMARY"])
-        .config("spark.executorEnv.SECONDARY", os.environ["SECONDARY"])
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    from pairbus.pipeline import Access, ServiceBusDataSource, run_spark_syphon
+
+    ledger, ca_file = sys.argv[1:]
+    spark = SparkSession.builder.appName("cluster").getOrCreate()
     spark.dataSource.register(ServiceBusDataSource)
 
     def homes(_):
@@ -68,7 +58,7 @@ PROGRAM = """
     found = spark.sparkContext.parallelize([0], 1).mapPartitions(homes).collect()
     print(json.dumps(found), flush=True)
     report = run_spark_syphon(
-        Access("PRIMARY", ca_file), Access("SECONDARY", sys.argv[4]), spark=spark, once=True, primary_name="contoso",
+        Access("PRIMARY", ca_file), Access("SECONDARY", ca_file), spark=spark, once=True, primary_name="contoso",
         queues=range(2), ledger=ledger,
     )
     reader = spark.read.format("servicebus").option("connectionStringEnv", "PRIMARY").option("queue", "orders")
@@ -135,8 +125,8 @@ def build_python(folder: Path) -> Path:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """A master and two workers of one core each."""
+def cluster(folder: Path, secrets: dict[str, str]) -> Iterator[str]:
+    """A master and two workers of one core each. The machines know the secrets, by their environment."""
     java = str(home_for_spark(find_java()))
     environment = {
         "PATH": os.environ["PATH"],
@@ -145,6 +135,7 @@ def cluster(folder: Path) -> Iterator[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
+        **secrets,
     }
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -184,12 +175,18 @@ def cluster(folder: Path) -> Iterator[str]:
         yield master
     finally:
         for one in running:
-            for child in psutil.Process(one.pid).children(recursive=True):
-                with suppress(psutil.Error):
-                    child.kill()
-            one.kill()
-            one.wait()
+            end(one)
         log.close()
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """It and all it started."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                child.kill()
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture
@@ -221,6 +218,15 @@ def restored_by_the_ledger(folder: Path) -> set[str | None]:
     return {one.message_id for one in records if one.operation is Operation.RESTORE and one.outcome is Outcome.OK}
 
 
+def command_lines() -> list[str]:
+    """What everyone on this machine can see of the cluster's processes."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            found.append(" ".join(one.cmdline()))
+    return found
+
+
 def executors() -> list[psutil.Process]:
     found = []
     for one in psutil.Process().children(recursive=True):
@@ -237,27 +243,30 @@ def test_a_cluster_with_the_code_in_an_archive_carries_on_without_a_lost_executo
     archive, python = build_archive(tmp_path), build_python(tmp_path)
     check = subprocess.run([python, "-c", "import pyarrow, pandas; import pairbus"], capture_output=True, text=True)
     assert "No module named 'pairbus'" in check.stderr
-    with cluster(tmp_path) as master:
+    secrets = {"PRIMARY": pair.primary.connection_string, "SECONDARY": pair.secondary.connection_string}
+    job = tmp_path / "job.py"
+    job.write_text(textwrap.dedent(JOB))
+    with cluster(tmp_path, secrets) as master:
         path = [str(Path(pairbus.__file__).parent.parent), sysconfig.get_paths()["platlib"]]
         driver = subprocess.Popen(
             [
-                sys.executable,
-                "-c",
-                textwrap.dedent(PROGRAM),
-                master,
-                str(archive),
-                str(tmp_path / "ledger"),
-                pair.secondary.ca_file,
+                Path(pyspark.__file__).parent / "bin" / "spark-submit",
+                *("--master", master),
+                *("--archives", f"{archive}#pairbus"),
+                *("--conf", "spark.executorEnv.PYTHONPATH=pairbus"),
+                *("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1"),
+                *("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"),
+                *("--conf", "spark.ui.enabled=false"),
+                *(str(job), str(tmp_path / "ledger"), pair.secondary.ca_file),
             ],
             env={
                 **os.environ,
+                **secrets,
                 "JAVA_HOME": str(home_for_spark(find_java())),
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "PYSPARK_PYTHON": str(python),
                 "PYSPARK_DRIVER_PYTHON": sys.executable,
                 "PYTHONPATH": os.pathsep.join(path),
-                "PRIMARY": pair.primary.connection_string,
-                "SECONDARY": pair.secondary.connection_string,
             },
             stdout=subprocess.PIPE,
             stderr=(tmp_path / "driver.log").open("wb"),
@@ -270,13 +279,16 @@ def test_a_cluster_with_the_code_in_an_archive_carries_on_without_a_lost_executo
                 assert time.monotonic() < deadline
             victims = executors()
             assert len(victims) == 2
+            assert not [line for line in command_lines() if "SharedAccessKey=" in line]
             victims[0].kill()
             out, _ = driver.communicate(timeout=500)
         finally:
-            driver.kill()
-            driver.wait()
+            end(driver)
         assert driver.returncode == 0, (tmp_path / "driver.log").read_text()[-3000:]
     homes, (restored, _, left, there) = (json.loads(line) for line in out.splitlines()[-2:])
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and "namespaces" not in path.parts]
+    keys = [text.partition("SharedAccessKey=")[2].partition(";")[0].encode() for text in secrets.values()]
+    assert not [path for path in written if any(key in path.read_bytes() for key in keys)]
     assert all("/work-" in home and "/pairbus/pairbus/__init__.py" in home for home in homes)
     assert (left, there) == (0, MESSAGES)
     assert restored <= MESSAGES * 2

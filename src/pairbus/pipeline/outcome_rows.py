@@ -4,7 +4,7 @@
     driver    stores each file under its own name, then tells the executors to delete what it has
 
 Rules:
-- A message leaves a backlog queue only after the record of its restoring is in a file (`RecordedFirst`). So a killed
+- A message leaves a backlog queue only after the record of its restoring is in a file (`DurableRecords`). So a killed
   executor has recorded everything that it removed, and an audit does not call it lost.
 - A file stays at the executor until the driver has it on disk. What a killed process left open is closed and returned
   by the next task on that machine, or by the gathering after a round.
@@ -20,24 +20,18 @@ import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypedDict
 
 from pairbus.ledger import LedgerLimits, LedgerWriter, Role, closed_files, publish_orphans
 from pairbus.ledger.files import folder_bytes, sync_folder
-from pairbus.syphon.deliveries import Item
-from pairbus.syphon.outcomes import Logbook
-from pairbus.syphon.verdicts import SendError
 
 log = logging.getLogger(__name__)
 
 SHARE = 100_000
 """Messages that one task carries when it records: some 10 MB of compressed rows for the driver."""
-PATIENCE_SECONDS = 5.0
-"""How long a task waits, once, for a disk that does not take its records."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+\.[0-9]{6}\.jsonl")
 _LIMITS = LedgerLimits(roll_bytes=16 << 20)
 
@@ -107,20 +101,6 @@ def _rows(paths: Iterable[Path]) -> Iterator[FileRow]:
             yield FileRow(file=path.name, content=zlib.compress(path.read_bytes(), 1))
         except FileNotFoundError:  # another task has handed it over, and it was deleted
             continue
-
-
-@dataclass(slots=True)
-class RecordedFirst(Logbook):
-    """The notes of a pump, on disk before it goes on: it completes a message after it has noted its restoring."""
-
-    disk_refuses: bool = False
-
-    def sent(self, destination: str, items: Sequence[Item], error: SendError | None, seconds: float) -> None:
-        # Explicit: a slotted dataclass is made anew, so super() would not know it.
-        Logbook.sent(self, destination, items, error, seconds)
-        if self.ledger is not None and error is None and not self.disk_refuses:
-            # A disk that refuses stops nobody: the ledger counts what it could not record.
-            self.disk_refuses = not self.ledger.flush(PATIENCE_SECONDS)
 
 
 # --- the driver -------------------------------------------------------------------------------------------

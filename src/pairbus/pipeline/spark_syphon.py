@@ -3,11 +3,10 @@
     report = run_spark_syphon(Access(variable="PRIMARY"), Access(variable="SECONDARY"), spark=spark, once=True)
 
 Rules:
-- The queues are the state. The driver looks how deep they are and gives each that is not empty a task; a task pumps
-  (receives, restores, sends, completes) with the pumps of the process syphon until its queue is empty or its time is
-  over. Then the driver looks again.
-- One pump per queue at a time, so that messages for one destination, and those of one session, keep their order. Deep
-  queues go first: the last task to end is a short one.
+- The queues are the state. The driver looks how deep they are and deals those that are not empty to tasks, one for each
+  core, so that all tasks have about as much to do; a task pumps its queues (receives, restores, sends, completes) with
+  the pumps of the process syphon until they are empty or its time is over. Then the driver looks again.
+- One pump per queue at a time, so that messages for one destination, and those of one session, keep their order.
 - A task that fails, or whose executor is lost, has lost nothing: what it had not completed comes again when its locks
   end. The driver gives up only after `FAILURES_IN_A_ROW` rounds that failed and carried nothing.
 - Tasks return what they recorded, and the driver puts it into the ledger: see `pairbus.pipeline.outcome_rows`.
@@ -21,7 +20,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,15 @@ from pairbus.pipeline.outcome_rows import (
     DriversLedger,
     FileRow,
     Journal,
-    RecordedFirst,
     journal_key,
     left_behind,
 )
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.session import local_session
 from pairbus.syphon.amqp_transport import AmqpTransport
+from pairbus.syphon.durable_records import DurableRecords
 from pairbus.syphon.namespaces import Namespace
+from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
@@ -58,8 +58,8 @@ TASK_SECONDS = 30.0
 """After this long a task finishes what it holds and ends, so that the driver can look again and say how far it is."""
 IDLE_SECONDS = 10.0
 FAILURES_IN_A_ROW = 5
-SLOTS_UNKNOWN = 200
-"""Tasks for gathering when the session does not say how many cores there are."""
+SLOTS_UNKNOWN = 100
+"""Tasks at once when the session, one of Spark Connect, does not say how many cores there are."""
 RESULT = "restored long, dead_lettered long, expired long, bytes long, error string, file string, content binary"
 """A task returns one row of counts, then a row for each file of records."""
 
@@ -77,7 +77,8 @@ class SyphonPlan:
     rate: float | None
     journal: str | None
     """Names the folder on each executor's machine that its records wait in; none: nothing is recorded."""
-    queues: tuple[str, ...] = ()
+    tasks: tuple[tuple[str, ...], ...] = ()
+    """The queues of each task."""
     seconds: float = TASK_SECONDS
 
 
@@ -130,7 +131,7 @@ def run_spark_syphon(
 
     Namespaces are connection strings, or `Access(variable=...)`: then each executor reads its own environment. Without
     a session one is made for `master` (all cores of this machine unless given) and stopped at the end. `rate` limits
-    the messages a second of each task.
+    the messages a second of all tasks together.
     """
     ends = [_access(one, connection_verify) for one in (primary, secondary)]
     # The options of a pairing that a syphon shares with it have the same ranges.
@@ -184,6 +185,18 @@ def _namespace(access: Access) -> Namespace:
     return Namespace.parse(access.connection_string(), connection_verify=access.connection_verify)
 
 
+def deal(depths: Mapping[str, int], slots: int) -> list[tuple[str, ...]]:
+    """The queues that hold something, for at most so many tasks: deepest first, each to whoever has least to do."""
+    waiting = sorted((queue for queue in depths if depths[queue]), key=lambda queue: -depths[queue])
+    hands: list[list[str]] = [[] for _ in range(min(slots, len(waiting)))]
+    loads = [0] * len(hands)
+    for queue in waiting:
+        lightest = loads.index(min(loads))
+        hands[lightest].append(queue)
+        loads[lightest] += depths[queue]
+    return [tuple(hand) for hand in hands]
+
+
 class _Job:
     """The driver's side: look, plan, run a round, look again."""
 
@@ -216,13 +229,13 @@ class _Job:
             self.report.seconds = time.monotonic() - began
             if self._on_progress is not None:
                 self._on_progress(self.report)
-            waiting = sorted((one for one in depths if depths[one]), key=lambda one: -depths[one])
-            if not waiting:
+            tasks = deal(depths, self._slots())
+            if not tasks:
                 if once:
                     break
                 self._stop.wait(IDLE_SECONDS)
                 continue
-            failed, carried = self._round(waiting, sum(depths.values()))
+            failed, carried = self._round(tasks, sum(depths.values()))
             self.gather()
             fruitless = fruitless + 1 if failed and not carried else 0
             if fruitless >= FAILURES_IN_A_ROW:
@@ -235,13 +248,14 @@ class _Job:
         self.report.seconds = time.monotonic() - began
         return self.report
 
-    def _round(self, waiting: list[str], depth: int) -> tuple[bool, int]:
+    def _round(self, tasks: list[tuple[str, ...]], depth: int) -> tuple[bool, int]:
         """One job of Spark's: whether something failed, and how much was carried."""
         self.report.rounds += 1
-        work = _Carrying(replace(self._plan, queues=tuple(waiting)))
-        description = f"round {self.report.rounds}, {depth} messages in {len(waiting)} queues"
+        rate = None if self._plan.rate is None else self._plan.rate / len(tasks)
+        work = _Carrying(replace(self._plan, tasks=tuple(tasks), rate=rate))
+        description = f"round {self.report.rounds}, {depth} messages in {sum(map(len, tasks))} queues"
         try:
-            rows = self._run(len(waiting), work, description)
+            rows = self._run(len(tasks), work, description)
         except (PySparkException, Py4JError) as error:
             # A task failed too often, or its executor was lost. The queues know how far it was.
             self.report.failures += 1
@@ -335,7 +349,7 @@ def _first_line(error: Exception) -> str:
 
 
 class _Carrying:
-    """What executors do with the number of a queue: carry it."""
+    """What executors do with the number of a task: carry its queues."""
 
     def __init__(self, plan: SyphonPlan) -> None:
         self._plan = plan
@@ -346,7 +360,7 @@ class _Carrying:
                 plan = self._plan
                 journal = None if plan.journal is None else Journal(plan.journal)
                 try:
-                    yield _batch(asyncio.run(carry(plan, plan.queues[number], journal)))
+                    yield _batch(asyncio.run(carry(plan, plan.tasks[number], journal)))
                 finally:
                     files = [] if journal is None else journal.close()
                 for row in files:
@@ -383,28 +397,37 @@ def _batch(row: Mapping[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([dict(row)], schema=_ARROW)
 
 
-async def carry(plan: SyphonPlan, queue: str, journal: Journal | None) -> dict[str, Any]:
-    """Pump one backlog queue until it is empty or the task's share or time is over; what became of it."""
+async def carry(plan: SyphonPlan, queues: Sequence[str], journal: Journal | None) -> dict[str, Any]:
+    """Pump these queues until they are empty or the task's share or time is over; what became of their messages."""
     primary, secondary = _namespace(plan.primary), _namespace(plan.secondary)
     ledger = None if journal is None else journal.writer
-    logbook = RecordedFirst(queue, recorded_name(primary.host, plan.primary_name), secondary.host, ledger)
+    durable = None if ledger is None else DurableRecords(ledger)
     rules = PumpRules(
         policy=plan.backlog_time_to_live,
         destination_pauses=Growth(plan.retry_interval, LONGEST_DESTINATION_PAUSE_SECONDS),
     )
     options = PumpOptions(rules, retry_interval=plan.retry_interval, send_timeout=plan.send_timeout)
     transport = AmqpTransport(primary, secondary)
-    pump = Pump(queue, transport, options, logbook, RateLimit(plan.rate), None if ledger is None else SHARE)
-    asyncio.get_running_loop().call_later(plan.seconds, pump.stop)
+    rate = RateLimit(plan.rate)
+    share = None if ledger is None else -(-SHARE // len(queues))
+    name = recorded_name(primary.host, plan.primary_name)
+    pumps = [
+        Pump(queue, transport, options, Logbook(queue, name, secondary.host, ledger, durable=durable), rate, share)
+        for queue in queues
+    ]
+    for pump in pumps:
+        asyncio.get_running_loop().call_later(plan.seconds, pump.stop)
     try:
-        await pump.run(once=True)
+        async with asyncio.TaskGroup() as group:
+            for pump in pumps:
+                group.create_task(pump.run(once=True), name=f"pump {pump.queue}")
     finally:
         await transport.close()
-    counts = logbook.counts
+    counts = [pump.logbook.counts for pump in pumps]
     return {
-        "restored": counts.restored,
-        "dead_lettered": counts.dead_lettered,
-        "expired": counts.expired,
-        "bytes": counts.restored_bytes,
-        "error": pump.last_error,
+        "restored": sum(one.restored for one in counts),
+        "dead_lettered": sum(one.dead_lettered for one in counts),
+        "expired": sum(one.expired for one in counts),
+        "bytes": sum(one.restored_bytes for one in counts),
+        "error": next((pump.last_error for pump in pumps if pump.last_error), None),
     }

@@ -7,6 +7,7 @@ others): only those are built.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -87,7 +88,7 @@ class RowBuilder:
                 arrays.append(_properties(messages, kind))
             else:
                 value = _VALUES[name]
-                arrays.append(pa.array([value(one) for one in messages], kind))
+                arrays.append(pa.array(list(map(value, messages)), kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
@@ -118,23 +119,28 @@ def _property(name: str) -> Callable[[Message], str | None]:
 
 
 _VALUES: dict[str, Callable[[Message], Any]] = {
-    "body": lambda one: one.body,
-    "body_type": lambda one: one.body_type,
-    "message_id": lambda one: one.message_id,
-    "session_id": lambda one: one.session_id,
-    "content_type": lambda one: one.content_type,
-    "correlation_id": lambda one: one.correlation_id,
-    "subject": lambda one: one.subject,
-    "to": lambda one: one.to,
-    "reply_to": lambda one: one.reply_to,
-    "reply_to_session_id": lambda one: one.reply_to_session_id,
-    "partition_key": lambda one: one.partition_key,
-    "time_to_live_ms": lambda one: one.ttl_ms,
+    **{
+        name: attrgetter(name)
+        for name in (
+            "body",
+            "body_type",
+            "message_id",
+            "session_id",
+            "content_type",
+            "correlation_id",
+            "subject",
+            "to",
+            "reply_to",
+            "reply_to_session_id",
+            "partition_key",
+            "sequence_number",
+            "delivery_count",
+            "state",
+        )
+    },
+    "time_to_live_ms": attrgetter("ttl_ms"),
     "scheduled_enqueue_time": lambda one: _micros(one.scheduled_ms),
     "enqueued_time": lambda one: _micros(one.enqueued_ms),
-    "sequence_number": lambda one: one.sequence_number,
-    "delivery_count": lambda one: one.delivery_count,
-    "state": lambda one: one.state,
     "dead_letter_reason": _property("DeadLetterReason"),
     "dead_letter_error_description": _property("DeadLetterErrorDescription"),
 }
