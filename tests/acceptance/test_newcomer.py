@@ -1,0 +1,73 @@
+"""A newcomer: a clean clone in an empty folder, an empty home, the README's two commands, nothing else.
+
+Set-up is real: its packages come from the index that the machine is set up for, into an empty cache. Only what follows
+is cut short, by the environment: the story is the short one, and of the tests a few are run, so that they do not come
+here again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHORT = {"make demo": "--fast", "make test": "-n 0 tests/unit/test_failover_table.py"}
+# What a machine says about where packages come from; everything else of this process is unknown to the newcomer.
+OF_THE_MACHINE = re.compile(
+    r"PATH|LANG|LC_\w+|(PIP|UV)_(?!CACHE)\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|\w+_proxy|\w+_PROXY"
+)
+
+
+def commands_of_the_readme() -> list[str]:
+    """The first console block."""
+    block = re.search(r"^```console\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.M)
+    assert block is not None
+    return re.findall(r"^\$ (.+)$", block[1], re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a clone and a home; gone afterwards: an environment with Spark is large."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("these sources are no clone, so nobody can clone them")
+    folder = tmp_path_factory.mktemp("newcomer")
+    (folder / "home").mkdir()
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "pairbus")], check=True, timeout=120)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_readme_has_two_commands() -> None:
+    assert commands_of_the_readme() == list(SHORT)
+
+
+@pytest.mark.timeout(1800)
+def test_the_two_commands_are_enough(newcomer: Path) -> None:
+    known = {name: value for name, value in os.environ.items() if OF_THE_MACHINE.fullmatch(name)}
+    for command in commands_of_the_readme():
+        done = subprocess.run(
+            shlex.split(command),
+            cwd=newcomer / "pairbus",
+            env={**known, "HOME": str(newcomer / "home"), "ARGS": SHORT[command]},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        if command == "make demo":
+            assert "messages: delivered 270, lost 0, " in done.stdout
+            assert (newcomer / "pairbus" / "demo-output" / "report.html").exists()
+        else:
+            assert re.search(r"\d+ passed", done.stdout), done.stdout
+    changed = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=newcomer / "pairbus", capture_output=True, text=True, check=True
+    )
+    assert changed.stdout == "", "what the commands make is not all ignored by git"
