@@ -18,6 +18,7 @@ SCHEDULED_TIME = "x-ms-scheduledenqueuetimeutc"
 _TICKS_PER_MS = 10_000
 _TICKS_AT_UNIX_EPOCH = 621_355_968_000_000_000
 _SECONDS_BELOW = 100_000_000_000
+_LARGEST_TIME_SPAN_MS = 922_337_203_685_477
 
 
 def time_to_live_ms(value: Any) -> int | None:
@@ -25,6 +26,7 @@ def time_to_live_ms(value: Any) -> int | None:
 
     A long is ours: milliseconds. Older clients left a .NET time span (a described type whose value counts
     ticks of 100 ns), any other number in seconds, or a duration as text (ISO 8601, or .NET's d.hh:mm:ss).
+    More than .NET's largest time span is that: for ever.
     """
     milliseconds: int | None = None
     match value:
@@ -44,7 +46,7 @@ def time_to_live_ms(value: Any) -> int | None:
         raise AliasError(
             TIME_TO_LIVE, value, "milliseconds as a long, seconds as another number, a time span or ISO 8601"
         )
-    return milliseconds
+    return min(milliseconds, _LARGEST_TIME_SPAN_MS)
 
 
 def scheduled_ms(value: Any) -> int | None:
@@ -90,7 +92,7 @@ def _duration_ms(text: str) -> int | None:
     if found is None or not any(found.groups()):
         return None
     weights = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
-    return sum(round(float(found[unit]) * weight) for unit, weight in weights if found[unit])
+    return _whole(sum(float(found[unit]) * weight for unit, weight in weights if found[unit]))
 
 
 def _instant_ms(text: str) -> int | None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from pairbus import envelope
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.sections import read_facts, with_application_properties
 from pairbus.amqp.types import ULong, encode
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
 from pairbus.syphon.deliveries import Delivery, Peeked
@@ -227,6 +227,29 @@ def test_unreadable_messages_are_buried_with_a_reason_that_names_the_cause() -> 
     letters = [letter for one in due(planner) if isinstance(one, Bury) for letter in one.letters]
     assert [letter.reason for letter in letters] == ["AliasUnreadable", "DestinationMissing"]
     assert "'x-ms-timetolive' holds a bool" in letters[0].description
+
+
+@pytest.mark.parametrize(
+    ("alias", "value", "reason"),
+    [
+        ("x-ms-timetolive", "P" + "9" * 400 + "D", "AliasUnreadable"),
+        ("x-ms-timetolive", "P99999999999999999999D", "AliasUnreadable"),
+        ("x-ms-timetolive", 2**63 - 1, None),
+        ("x-ms-timetolive", 1e300, "AliasUnreadable"),
+        ("x-ms-scheduledenqueuetimeutc", 1e300, "AliasUnreadable"),
+        ("x-ms-scheduledenqueuetimeutc", "9999-12-31T23:59:59.999999-23:59", None),
+        ("x-ms-scheduledenqueuetimeutc", "0001-01-01T00:00:00+23:59", None),
+    ],
+)
+def test_one_strange_alias_concerns_one_message(alias: str, value: object, reason: str | None) -> None:
+    strange = with_application_properties(raw("strange"), {alias: value})
+    planner = planner_at_the_head()
+    planner.arrived([delivery(1, content=strange), delivery(2, "events")], 0.0)
+    actions = due(planner)
+    sends = [one.destination for one in actions if isinstance(one, Send)]
+    buried = [letter.reason for one in actions if isinstance(one, Bury) for letter in one.letters]
+    assert buried == ([] if reason is None else [reason])
+    assert sorted(sends) == (["events", "orders"] if reason is None else ["events"])
 
 
 @pytest.mark.parametrize("draw", [0.0, 0.5, 1.0])

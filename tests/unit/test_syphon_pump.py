@@ -242,6 +242,47 @@ def test_two_pumps_on_one_queue_keep_the_order_and_deliver_nothing_twice() -> No
     run_in_virtual_time(main())
 
 
+def test_an_error_nobody_thought_of_pauses_its_destination_and_nothing_else() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        failing = True
+        transport.behave = lambda destination, raws: KeyError("a bug") if failing and destination == "odd" else None
+        queue = transport.queue(QUEUE)
+        queue.put(*(backlog(f"{n}", "odd" if n % 2 else "orders") for n in range(100)))
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(10)
+        assert names(transport) == [f"{n}" for n in range(0, 100, 2)]
+        assert transport.calls["open"] == 1, "the backlog queue has nothing to do with it"
+        failing = False
+        await asyncio.sleep(130)
+        assert names(transport, "odd") == [f"{n}" for n in range(1, 100, 2)]
+        failing = True
+        queue.put(backlog("last", "odd"))
+        await asyncio.sleep(10)
+        await stopped(pump, running)
+        assert all(one.owner is None for one in queue.messages.values())
+
+    run_in_virtual_time(main())
+
+
+def test_a_pump_that_failed_and_runs_again_carries_everything() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(lock_seconds=5.0)
+        transport.behave = lambda destination, raws: 1000.0
+        transport.queue(QUEUE).put(*(backlog(f"{n}") for n in range(10)))
+        pump = pump_for(transport)
+        failed = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(1)
+        failed.cancel()
+        await asyncio.gather(failed, return_exceptions=True)
+        transport.behave = lambda destination, raws: None
+        await pump.run(once=True)
+        assert names(transport) == [f"{n}" for n in range(10)]
+
+    run_in_virtual_time(main())
+
+
 def test_parts_are_joined_whatever_stands_between_them_and_a_lonely_part_is_kept() -> None:
     async def main() -> None:
         transport = MemoryTransport()
@@ -260,6 +301,19 @@ def test_parts_are_joined_whatever_stands_between_them_and_a_lonely_part_is_kept
         assert [(number, reason) for number, reason, _ in dead] == [(4, "PartMissing"), (6, "PartMissing")]
         assert "numbers 2 are not in the backlog" in dead[0][2]
         assert not transport.queue(QUEUE).messages
+
+    run_in_virtual_time(main())
+
+
+def test_parts_far_from_each_other_are_joined_however_slowly_the_pump_gets_there() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(send_seconds=0.0)
+        parts = envelope.split(backlog("large", body=bytes(9000)), "orders", "one", 4000)
+        between = (backlog(f"{n}", "invoices") for n in range(1500))
+        transport.queue(QUEUE).put(parts[0], *between, *parts[1:])
+        await pump_for(transport, rate=RateLimit(10)).run(once=True)
+        assert names(transport) == ["large"]
+        assert not transport.queue(QUEUE).dead
 
     run_in_virtual_time(main())
 

@@ -46,10 +46,14 @@ class Peek:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Look for parts of this message around this number, whoever has them."""
+    """Look for parts of this message around this number, whoever has them.
+
+    `until_ms`: look at everything that the queue stored up to this time, because they are about to be given up.
+    """
 
     part_of: str
     around: int
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

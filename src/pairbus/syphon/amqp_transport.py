@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import certifi
+from azure.core.exceptions import AzureError
 
 from pairbus.amqp.client import (
     AmqpClientError,
@@ -47,6 +48,7 @@ _CLOSE_SECONDS = 5.0
 _DRAIN_SECONDS = 5.0
 _SENDERS_AT_MOST = 200
 _RENEW_AT_MOST = 500
+_TOKEN_RETRY_SECONDS = 30.0
 _UUID_ARRAY = 0x98
 _BATCH_FORMAT = 0x80013700
 _Reasons = asyncio.Future[list[AmqpError | None]]
@@ -86,13 +88,13 @@ class _Door:
 
     async def _keep(self, connection: ClientConnection, path: str, ends_at: int) -> None:
         while True:
-            await asyncio.sleep(max(30.0, (ends_at - time.time()) * 0.8))
+            await asyncio.sleep(max(_TOKEN_RETRY_SECONDS, (ends_at - time.time()) * 0.8))
             try:
                 ends_at = await self._put(connection, path)
-            except (AmqpClientError, OSError, TimeoutError) as error:
-                # The service ends the link when the old token ends; that is handled where the link is used.
+            except (AmqpClientError, AzureError, OSError, TimeoutError) as error:
+                # Tried again, until the service ends the link because the old token ended: that is handled where the
+                # link is used.
                 log.warning("a token could not be renewed", extra={"entity": path, "cause": str(error)})
-                return
 
 
 class AmqpTransport:
@@ -107,7 +109,7 @@ class AmqpTransport:
     async def open_receiver(self, queue: str) -> AmqpReceiver:
         try:
             connection, keeping = await self._secondary.open(queue)
-        except (AmqpClientError, OSError, TimeoutError) as error:
+        except (AmqpClientError, AzureError, OSError, TimeoutError) as error:
             raise _lost(error) from error
         try:
             link = _CreditedReceiver(
@@ -205,6 +207,9 @@ class _Home:
             raise SendError(
                 judge(error.condition), error.condition, error.error.description, in_doubt=in_doubt
             ) from error
+        except AzureError as error:
+            self.broken = True  # the credential gave no token: nobody asked the primary
+            raise SendError(Verdict.UNAVAILABLE, f"client:{type(error).__name__}", str(error)) from error
         except (OSError, TimeoutError) as error:
             self.broken = True
             raise SendError(

@@ -16,8 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pairbus import envelope
-from pairbus.errors import AliasError, DestinationMissingError, PartError
+from pairbus.errors import AliasError, DestinationMissingError, EnvelopeError, PartError
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item
+
+UNREADABLE = (EnvelopeError, ValueError, ArithmeticError, LookupError, TypeError)
+"""Whatever the bytes of one message can make a reader raise: it concerns that message and no other."""
 
 
 def refused(item: Item, error: Exception) -> list[DeadLetter]:
@@ -35,7 +38,7 @@ def unreadable(delivery: Delivery, error: Exception) -> DeadLetter:
             reason = "PartUnusable"
         case _:
             reason = "MessageUnreadable"
-    return DeadLetter(delivery, reason, str(error))
+    return DeadLetter(delivery, reason, str(error) or type(error).__name__)
 
 
 def missing(deliveries: Iterable[Delivery], destination: str) -> list[DeadLetter]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,8 +32,8 @@ class Namespace:
     connection_verify: str | None = None
     _connection_string: str | None = field(default=None, repr=False)
     _credential: Any = field(default=None, repr=False)
-    plain_amqp: bool = True
-    """Whether AMQP connections can be made directly: not through web sockets or a gateway."""
+    _way: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The SDK's options for how to get there, if not directly: web sockets, a proxy, a gateway, a TLS context."""
 
     @classmethod
     def parse(cls, connection_string: str, *, connection_verify: str | None = None) -> Namespace:
@@ -61,14 +61,25 @@ class Namespace:
     def of(cls, client: Any) -> Namespace:
         """The namespace of one of the SDK's clients, sync or aio, with its credential."""
         config = client._config
-        direct = config.transport_type is TransportType.Amqp and not config.custom_endpoint_address
+        way = {
+            "http_proxy": config.http_proxy,
+            "custom_endpoint_address": client._custom_endpoint_address,
+            "ssl_context": client._ssl_context,
+        }
+        if config.transport_type is not TransportType.Amqp:
+            way["transport_type"] = config.transport_type
         return cls(
             client.fully_qualified_namespace,
             _uses_tls(client),
             client._connection_verify,
             _credential=client._credential,
-            plain_amqp=direct and client._ssl_context is None,
+            _way={name: value for name, value in way.items() if value is not None},
         )
+
+    @property
+    def plain_amqp(self) -> bool:
+        """Whether AMQP connections can be made directly: not through web sockets or a gateway."""
+        return not self._way
 
     @property
     def address(self) -> tuple[str, int]:
@@ -82,6 +93,7 @@ class Namespace:
 
     def client(self, **options: Any) -> ServiceBusClient:
         """The SDK's aio client. The caller closes it."""
+        options = {**self._way, **options}
         if self.connection_verify is not None:
             options["connection_verify"] = self.connection_verify
         if self._connection_string is not None:

@@ -119,16 +119,24 @@ class PartsBin:
         """When an incomplete message will have to be looked after."""
         return min((one.check_at for one in self._assemblies.values() if not one.sought), default=None)
 
-    def to_seek(self, now: float) -> list[tuple[str, int]]:
-        """Messages whose missing parts should be looked for, and the lowest number we have of each."""
+    def to_seek(self, now: float) -> list[tuple[str, int, int | None]]:
+        """Messages whose missing parts should be looked for, the lowest number we have of each, and, once our patience
+        is over, the time up to which the sender may have stored the last of them.
+        """
         due = [(of, one) for of, one in self._assemblies.items() if not one.sought and now >= one.check_at]
         for _, one in due:
             one.sought = True
             one.checks += 1
-        return [(of, one.lowest) for of, one in due]
+        return [
+            (of, one.lowest, self._latest_ms(one) if now >= one.since + self._patience else None) for of, one in due
+        ]
 
-    def sought(self, of: str, elsewhere: Collection[int], now: float) -> tuple[list[Delivery], list[Delivery], str]:
-        """Siblings are in the queue under these numbers, in other hands. What to release, what to give up, and why.
+    def _latest_ms(self, one: _Assembly) -> int:
+        return max(delivery.enqueued_ms for delivery in one.everything()) + round(self._patience * 1000)
+
+    def sought(self, of: str, elsewhere: Collection[int], *, last: bool) -> tuple[list[Delivery], list[Delivery], str]:
+        """Siblings are in the queue under these numbers, in other hands or in nobody's. What to release, what to give
+        up, and why. `last`: it was looked wherever they could be.
 
         Whoever has the first one keeps it and waits; the others let go, so that all parts come into one hand.
         """
@@ -141,7 +149,7 @@ class PartsBin:
                 return [], [], ""
             self._remove(of)
             return one.everything(), [], ""
-        if now < one.since + self._patience:
+        if not last:
             return [], [], ""
         self._remove(of)
         missing = sorted(set(range(1, one.count + 1)) - set(one.parts))

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pairbus import envelope
-from pairbus.amqp.values import AmqpDecodeError
-from pairbus.errors import EnvelopeError, PartError
+from pairbus.errors import PartError
 from pairbus.syphon import letters
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Seek, Send
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
@@ -55,6 +54,10 @@ class Planner:
     def __post_init__(self) -> None:
         self._parts = PartsBin(self.rules.part_patience, self.rules.parts_bytes)
 
+    def fresh(self) -> Planner:
+        """One with empty hands, that remembers what this one settled."""
+        return Planner(self.rules, self.rate, stopping=self.stopping, _settled=self._settled)
+
     # --- what happened ------------------------------------------------------------------------------------
 
     def arrived(self, deliveries: Iterable[Delivery], now: float) -> None:
@@ -79,7 +82,7 @@ class Planner:
         number = delivery.sequence_number
         try:
             message = envelope.read(delivery.raw)
-        except (EnvelopeError, AmqpDecodeError) as error:
+        except letters.UNREADABLE as error:
             self._order.seen(number)
             self._bury([letters.unreadable(delivery, error)])
             return
@@ -197,10 +200,11 @@ class Planner:
         others = [(one.sequence_number, one.destination) for one in found if self._is_foreign(one)]
         self._order.looked_at(gap, min(up_to, gap[1]), others)
 
-    def sought(self, part_of: str, found: Sequence[Peeked], now: float, draw: float) -> None:
-        """These parts of the message are in the queue."""
+    def sought(self, seek: Seek, found: Sequence[Peeked], now: float, draw: float) -> None:
+        """These messages are in the queue, where it was looked into."""
+        part_of = seek.part_of
         elsewhere = [one.sequence_number for one in found if one.part_of == part_of and self._is_foreign(one)]
-        released, given_up, text = self._parts.sought(part_of, elsewhere, now)
+        released, given_up, text = self._parts.sought(part_of, elsewhere, last=seek.until_ms is not None)
         if released:
             self._release(released)
             self._let_others_go_first(now, draw, "a part of a message is in other hands")
@@ -282,7 +286,7 @@ class Planner:
             self._sipping = True
             if self.turn.failures >= 3:
                 self._order.doubt()
-        self._actions += [Seek(of, lowest) for of, lowest in self._parts.to_seek(now)]
+        self._actions += [Seek(*wanted) for wanted in self._parts.to_seek(now)]
         if self.stopping:
             self._release_what_cannot_go(now)
         for lane in list(self.lanes.values()):
@@ -313,7 +317,7 @@ class Planner:
                 restored = envelope.restore(
                     item.raw, now_ms=now_ms, policy=self.rules.policy, enqueued_ms=item.enqueued_ms
                 )
-            except (EnvelopeError, AmqpDecodeError) as error:
+            except letters.UNREADABLE as error:
                 self._count([item], -1)
                 self._bury([letters.unreadable(one, error) for one in item.deliveries])
                 continue

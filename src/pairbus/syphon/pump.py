@@ -32,7 +32,7 @@ BUSY_RECEIVE_SECONDS = 0.2
 ONCE_RECEIVE_SECONDS = 0.5
 RENEW_CHECK_SECONDS = 1.0
 SEEK_BEFORE, SEEK_AFTER = 500, 1000
-"""How far from a part its siblings are looked for: a sender sends them one after the other."""
+"""How far from a part its siblings are looked for at first: a sender sends them one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class Pump:
         self._options = options
         rules = replace(options.rules, held_messages=min(options.rules.held_messages, transport.held_messages))
         self.planner = Planner(rules, rate or RateLimit(None))
+        self._ran = False
         self._share = share
         self._growth = Growth(options.retry_interval, max(options.retry_interval, 60.0))
         self._pause: Pause | None = None
@@ -121,8 +122,13 @@ class Pump:
         self._wake.set()
 
     async def run(self, *, once: bool = False) -> None:
-        """Until stopped; with `once`, or a share, until there is nothing more to do."""
-        self._once = once
+        """Until stopped; with `once`, or a share, until there is nothing more to do.
+
+        A pump that failed may run again. It begins with empty hands: what it was sending when it failed is in doubt.
+        """
+        if self._ran:
+            self.planner = self.planner.fresh()
+        self._once, self._ran = once, True
         try:
             while not self._finished():
                 try:
@@ -295,6 +301,9 @@ class Pump:
             error = SendError(Verdict.UNREACHABLE, "com.microsoft:timeout", text, in_doubt=True)
         except SendError as refused:
             error = refused
+        except Exception as bug:  # the outermost frame of a send: its lane must hear of any end
+            log.exception("a send failed in a way nobody thought of", extra={"queue": self.queue})
+            error = SendError(Verdict.UNAVAILABLE, f"client:{type(bug).__name__}", str(bug), in_doubt=True)
         now = loop.time()
         if error is not None:
             self.last_error = f"{send.destination}: {error}"
@@ -338,16 +347,17 @@ class Pump:
 
     async def _seek(self, action: Seek, receiver: Receiver) -> None:
         found: list[Peeked] = []
-        begin = max(0, action.around - SEEK_BEFORE)
-        while begin < action.around + SEEK_AFTER:
+        near = action.until_ms is None
+        begin = max(0, action.around - SEEK_BEFORE) if near else 0
+        while not near or begin < action.around + SEEK_AFTER:
             self.logbook.counts.peeks += 1
             more = await receiver.peek(begin, PEEK_AT_MOST)
-            if not more:
+            found += [one for one in more if one.part_of == action.part_of]
+            if not more or (action.until_ms is not None and more[-1].enqueued_ms > action.until_ms):
                 break
-            found += more
             begin = more[-1].sequence_number + 1
         loop = asyncio.get_running_loop()
-        self.planner.sought(action.part_of, found, loop.time(), self._options.draw())
+        self.planner.sought(action, found, loop.time(), self._options.draw())
 
     async def _probe(self) -> None:
         self.logbook.counts.probes += 1

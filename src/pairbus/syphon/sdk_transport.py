@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
+from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
@@ -60,7 +61,7 @@ class SdkTransport:
         try:
             async with asyncio.timeout(_OPEN_SECONDS):
                 await opened.open()
-        except (ServiceBusError, TimeoutError, OSError) as error:
+        except (AzureError, TimeoutError, OSError) as error:
             await opened.close()
             raise _lost(error) from error
         except BaseException:
@@ -85,8 +86,8 @@ class SdkTransport:
         except ServiceBusError as error:
             await self._drop(destination)
             raise _send_error(error, in_doubt) from error
-        except (OSError, ValueError, TypeError) as error:
-            # The SDK's own state, not the message: that was encoded already.
+        except (AzureError, OSError, ValueError, TypeError) as error:
+            # The credential's or the SDK's own state, not the message: that was encoded already.
             await self._drop(destination)
             verdict = Verdict.UNREACHABLE if isinstance(error, OSError) else Verdict.UNAVAILABLE
             in_doubt = in_doubt and isinstance(error, OSError)
@@ -121,6 +122,8 @@ class SdkTransport:
                     await found[0].close()
 
     async def reachable(self) -> bool:
+        if not self._namespace.plain_amqp:
+            return True  # whoever is on the way answers, whether the namespace does or not: its entities will tell
         host, port = self._namespace.address
         try:
             async with asyncio.timeout(10.0):
@@ -206,9 +209,12 @@ class SdkReceiver:
     async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         # The SDK offers this only for one message at a time; the request it makes takes any number of them.
         receiver = cast(Any, self._receiver)
+        tokens = [one.handle.lock_token for one in deliveries]
+        if None in tokens:  # one of them is settled
+            return list(deliveries)
         async with self._turn:
             try:
-                await receiver._settle_message_via_mgmt_link("completed", [one.handle.lock_token for one in deliveries])
+                await receiver._settle_message_via_mgmt_link("completed", tokens)
             except (*_LOCK_GONE, ValueError):
                 return list(deliveries)
             except (ServiceBusError, OSError) as error:

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 TransportKind = Literal["amqp", "sdk"]
 MakeTransport = Callable[[Namespace, Namespace], Transport]
 LONGEST_DESTINATION_PAUSE_SECONDS = 120.0
+LEAST_PART_PATIENCE_SECONDS = 60.0
+"""Parts of one message are stored within the time that a sender has for it: take it for as patient as we are."""
 REFUSALS_FOR_GOOD = 3
 
 
@@ -144,6 +146,7 @@ class Syphon:
         self._options = PumpOptions(
             PumpRules(
                 policy=backlog_time_to_live,
+                part_patience=max(LEAST_PART_PATIENCE_SECONDS, send_timeout),
                 destination_pauses=Growth(retry_interval, LONGEST_DESTINATION_PAUSE_SECONDS),
             ),
             retry_interval=retry_interval,
@@ -217,7 +220,6 @@ class Syphon:
             except Exception as error:  # the outermost loop of a pump
                 log.exception("a pump failed and begins again", extra={"queue": pump.queue})
                 pump.last_error = f"{type(error).__name__}: {error}"
-                pump.planner.lost_receiver()
                 await asyncio.sleep(self._options.retry_interval)
             else:
                 return

@@ -58,7 +58,7 @@ class MemoryQueue:
 
 
 class MemoryTransport:
-    """Both namespaces. `behave` decides about each send: None takes it, a `SendError` refuses it."""
+    """Both namespaces. `behave` decides about each send: None takes it, an error fails it, seconds delay it."""
 
     overlapping = True
     held_messages = 10_000
@@ -69,7 +69,7 @@ class MemoryTransport:
         self.calls: Counter[str] = Counter()
         self.answers = True
         self.refusal: ReceiverLostError | None = None
-        self.behave: Callable[[str, Sequence[bytes]], SendError | float | None] = lambda destination, raws: None
+        self.behave: Callable[[str, Sequence[bytes]], Exception | float | None] = lambda destination, raws: None
         self.send_seconds = send_seconds
         self._lock_seconds = lock_seconds
 
