@@ -7,16 +7,19 @@ the server is stopped in order, whatever ends the wait.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.voice import is_quiet
 from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, run_file, running_servers
 from pairbus.embedded.server import EmbeddedServer, ServerStartError
 
@@ -31,6 +34,8 @@ def serve(
     port: int,
     config: Path | None,
     ready_file: Path | None,
+    ledger: Path | None,
+    as_json: bool,
     stop_with_stdin: bool,
 ) -> None:
     """Serves until SIGINT or SIGTERM, or, if so told, until standard input ends.
@@ -55,20 +60,27 @@ def serve(
             servers = []
             for position, name in enumerate(names):
                 folder = data / name if len(names) > 1 else data
-                server = EmbeddedServer(name, folder, host=host, port=port and port + position, config=config)
+                server = EmbeddedServer(
+                    name, folder, host=host, port=port and port + position, config=config, ledger=ledger
+                )
                 try:
                     await server.start()
                 except ServerStartError as error:
                     raise Refusal(str(error)) from error
                 stack.push_async_callback(server.stop)
                 servers.append(server)
-            await _described(servers, ready_file, told_to_stop, listed=not stop_with_stdin)
+            await _described(servers, ready_file, told_to_stop, listed=not stop_with_stdin, as_json=as_json)
 
     asyncio.run(run())
 
 
 async def _described(
-    servers: Sequence[EmbeddedServer], ready_file: Path | None, told_to_stop: asyncio.Event, *, listed: bool
+    servers: Sequence[EmbeddedServer],
+    ready_file: Path | None,
+    told_to_stop: asyncio.Event,
+    *,
+    listed: bool,
+    as_json: bool,
 ) -> None:
     """Describes the servers on disk while they run. One that lives with its parent is its parent's alone to find."""
     running = [
@@ -92,16 +104,23 @@ async def _described(
                 RunningServer.write_all(described, place)
             except OSError as error:
                 raise Refusal(f"{place} cannot be written: {error.strerror}.") from error
-        for one in running:
-            typer.echo(f"{one.name} takes connections on port {one.port}. Ctrl-C stops it.")
-            typer.echo(f"Connection string: {one.connection_string}")
-            typer.echo(f"Certificate for the administration client: {one.ca_file}")
+        for one in running if as_json or not is_quiet() else ():
+            _introduce(one, as_json)
         await told_to_stop.wait()
     finally:
         for one in running if listed else ():
             _remove_own(run_file(one), one)
         for place, described in places:
             _remove_own(place, described[0])
+
+
+def _introduce(one: RunningServer, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(one)))
+        return
+    typer.echo(f"{one.name} takes connections on port {one.port}. Ctrl-C stops it.")
+    typer.echo(f"Connection string: {one.connection_string}")
+    typer.echo(f"Certificate for the administration client: {one.ca_file}")
 
 
 def _put_on_list(running: RunningServer) -> None:

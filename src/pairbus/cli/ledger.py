@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairbus.cli.pricing import PlanName, TariffFile, TariffName, read_pricing
+from pairbus.cli import settings
+from pairbus.cli.pricing import Connections, PlanName, TariffFile, TariffName, read_pricing
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.spark import with_spark
 
@@ -40,13 +41,14 @@ def build(
     tariff_file: TariffFile = None,
     tariff: TariffName = None,
     plan: PlanName = "standard",
+    connections: Connections = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
     """Bring the tables up to date with the ledger.
 
     Reads only files it has not read, and changes everything or nothing. Run it as often as you like.
     """
-    pricing = read_pricing(tariff_file, tariff, plan)
+    pricing = read_pricing(tariff_file, tariff, plan, connections)
     _check_folder(ledger)
     result = with_spark(lambda spark: _build(spark, ledger, tables, pricing))
     if as_json:
@@ -78,13 +80,14 @@ def report(
     tariff_file: TariffFile = None,
     tariff: TariffName = None,
     plan: PlanName = "standard",
+    connections: Connections = None,
 ) -> int:
     """Say what became of every message, and write a page about it.
 
     Builds the tables first. Exits with 1 if a message is lost.
     """
     first_day, last_day = read_day("--from", first), read_day("--to", last)
-    pricing = read_pricing(tariff_file, tariff, plan)
+    pricing = read_pricing(tariff_file, tariff, plan, connections)
     _check_folder(ledger)
     if look_into is not None and not os.environ.get(SECONDARY):
         raise Refusal(f"--look-into needs the secondary's connection string in the environment variable {SECONDARY}.")
@@ -129,7 +132,7 @@ def _look(spark: Any, primary_name: str) -> Any:
     from pairbus.pipeline.reality import look_into_backlogs
 
     access = {"connectionStringEnv": SECONDARY}
-    certificate = os.environ.get("PAIRBUS_CA_FILE")
+    certificate = settings.ca_file()
     return look_into_backlogs(spark, primary_name, access | ({"connectionVerify": certificate} if certificate else {}))
 
 

@@ -36,7 +36,13 @@ def serve(
         Path | None, typer.Option(help="Gets a line of JSON for each namespace when they take connections.")
     ] = None,
     host: Annotated[str, typer.Option(help="A loopback address.")] = "127.0.0.1",
-    log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LOG_LEVELS)}.")] = "warning",
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Record every operation into this ledger folder.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(LOG_LEVELS)}.")] = "warning",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A line of JSON for each namespace, as in the ready file.")
+    ] = False,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
     """Run local Service Bus namespaces for the official SDKs.
@@ -60,6 +66,8 @@ def serve(
         port=port,
         config=config,
         ready_file=ready_file,
+        ledger=ledger,
+        as_json=as_json,
         stop_with_stdin=stop_with_stdin,
     )
 
