@@ -38,6 +38,8 @@ RESERVED = {
         "pairbus.cli",
         "pairbus.testing",
         "pairbus.demo",
+        "pairbus.doctor",
+        "pairbus.drill",
     ),
     "pyspark": ("pairbus.pipeline", "pairbus.testing.spark"),
     "proton": ("pairbus.amqp",),

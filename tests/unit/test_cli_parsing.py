@@ -42,7 +42,7 @@ def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
     ("words", "sentence"),
     [
         ("sevre", "'sevre' is not a command of 'pairbus': did you mean 'serve'? See 'pairbus --help'.\n"),
-        ("xyzzy", "'xyzzy' is not a command of 'pairbus': known are backlog "),
+        ("xyzzy", "'xyzzy' is not a command of 'pairbus': known are backlog, c"),
         (
             "backlog lst",
             "'lst' is not a command of 'pairbus backlog': did you mean 'list'? See 'pairbus backlog --help'.",
@@ -71,6 +71,8 @@ def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
         ("fault a --mode hang --for ever", "--for 'ever' is not a duration"),
         ("fault a --for 3s", "--for belongs to a fault: name one with --mode."),
         ("fault a --clear --mode hang", "--clear and --mode exclude each other"),
+        ("backlog peek --primary-name a --count 0", "--count 0 is out of range: give a whole number of 1 or more."),
+        ("syphon --rate fast", "--rate 'fast' is not a number: write digits only."),
         ("fault nobody", "No server called 'nobody' was found"),
         ("fault SharedAccessKey=x", "The connection string lacks Endpoint and SharedAccessKeyName"),
     ],
@@ -190,3 +192,23 @@ def test_a_server_that_does_not_answer_is_said_without_its_key() -> None:
     with pytest.raises(ControlError, match=r"No pairbus server answers on 127\.0\.0\.1:5 .*pairbus serve") as said:
         RemoteSwitchboard(server(1).connection_string).list()
     assert "secret" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words", "sentence"),
+    [
+        ("typer", "--help", "The command line needs packages that are not installed: pip install 'pairbus[cli]'."),
+        (
+            "rich",
+            "backlog list --primary-name a --secondary b",
+            "This needs the package 'rich', which is not installed: pip install 'pairbus[all]",
+        ),
+    ],
+)
+def test_a_package_that_is_missing_is_one_sentence(tmp_path: Path, missing: str, words: str, sentence: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from pairbus.cli.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"pairbus: {sentence}")

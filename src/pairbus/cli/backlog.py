@@ -8,7 +8,7 @@ import typer
 
 from pairbus.cli.namespaces import HELP
 
-Secondary = Annotated[str | None, typer.Option(help=f"{HELP} Default: env:PAIRBUS_SECONDARY.")]
+Secondary = Annotated[str | None, typer.Option(metavar="NAMESPACE", help=f"{HELP} Default: env:PAIRBUS_SECONDARY.")]
 PrimaryName = Annotated[str, typer.Option(help="The primary's name in the backlog queues' paths, such as contoso.")]
 Queues = Annotated[str, typer.Option(help="The backlog queues in use; the others are extra.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -40,8 +40,8 @@ def list_(
 def peek(
     primary_name: PrimaryName,
     secondary: Secondary = None,
-    queue: Annotated[int, typer.Option(help="The number of the backlog queue.")] = 0,
-    count: Annotated[int, typer.Option(help="How many messages, from the oldest on.")] = 20,
+    queue: Annotated[int, typer.Option(min=0, help="The number of the backlog queue.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="How many messages, from the oldest on.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show the oldest messages of one backlog queue.

@@ -99,7 +99,7 @@ def forecast(fleet: FleetFile, tariff_file: TariffFile = None, as_json: AsJson =
 
 def simulate(
     fleet: FleetFile,
-    runs: Annotated[int | None, typer.Option(help="How many periods to play for each choice.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="How many periods to play for each choice.")] = None,
     tariff_file: TariffFile = None,
     as_json: AsJson = False,
 ) -> None:

@@ -48,7 +48,9 @@ def fault(
         str | None, typer.Option(help="For error: the AMQP condition, such as amqp:internal-error.")
     ] = None,
     rate: Annotated[float | None, typer.Option(help="For throttle: sends a second that still pass.")] = None,
-    delay: Annotated[str | None, typer.Option(help="For slow: what each send waits, such as 200ms.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="For slow: what each send waits, such as 200ms.")
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option("--for", metavar="DURATION", help="The fault ends by itself, such as after 30s."),

@@ -7,6 +7,7 @@ entity is peeked at, which takes nothing. A credential with Manage has the other
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.servicebus.exceptions import (
@@ -69,13 +70,20 @@ async def _try_links(namespace: Namespace, entity: str, said: str | None) -> Rig
                     async with client.get_queue_receiver(entity) as receiver:
                         await receiver.peek_messages(1)
                         has.add(right)
-            except (ServiceBusAuthenticationError, ServiceBusAuthorizationError):
+            except (ServiceBusAuthenticationError, ServiceBusAuthorizationError) as error:
+                if _is_missing(error):
+                    return Rights(frozenset(has), frozenset(lacks), entity, missing=True, said=said)
                 lacks.add(right)
             except MessagingEntityNotFoundError:
                 return Rights(frozenset(has), frozenset(lacks), entity, missing=True, said=said)
             except (ServiceBusError, OSError) as error:
                 return Rights(frozenset(has), frozenset(lacks), entity, trouble=_first_line(error), said=said)
     return Rights(frozenset(has), frozenset(lacks), entity, said=said)
+
+
+def _is_missing(error: ServiceBusError) -> bool:
+    """A token for an entity that does not exist is refused as such; the SDK tells it like a wrong key."""
+    return getattr(getattr(error, "inner_exception", None), "status_code", None) == HTTPStatus.NOT_FOUND
 
 
 def _first_line(error: BaseException) -> str:

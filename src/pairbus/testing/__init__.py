@@ -1,8 +1,8 @@
 """What our tests are made of, for yours: embedded namespaces, a clock you own, waiting without sleeping.
 
 `EmbeddedNamespace` and `embedded_pair` run local namespaces, in this process or as child processes; the pytest fixtures
-`pairbus_pair` and `pairbus_process_pair` come with the package. `ManualClock` stands still until it is advanced.
-`wait_until` waits for a condition.
+`pairbus_pair`, `pairbus_process_pair` and `outage` come with the package. `ManualClock` stands still until it is
+advanced. `wait_until` waits for a condition.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from pairbus.testing.namespace import EmbeddedNamespace as EmbeddedNamespace
     from pairbus.testing.namespace import EmbeddedPair as EmbeddedPair
     from pairbus.testing.namespace import embedded_pair as embedded_pair
+    from pairbus.testing.outage import Outage as Outage
     from pairbus.testing.waiting import wait_until as wait_until
 
-__all__ = ["EmbeddedNamespace", "EmbeddedPair", "ManualClock", "embedded_pair", "wait_until"]
+__all__ = ["EmbeddedNamespace", "EmbeddedPair", "ManualClock", "Outage", "embedded_pair", "wait_until"]
 
 _HOMES = {
     "EmbeddedNamespace": "namespace",
     "EmbeddedPair": "namespace",
     "ManualClock": "clock",
+    "Outage": "outage",
     "embedded_pair": "namespace",
     "wait_until": "waiting",
 }

@@ -111,6 +111,11 @@ class ThreadHost:
         self._loop = self._thread = None
 
 
+def _without_options() -> dict[str, str]:
+    """The environment without options of the command line: they are meant for a command that somebody typed."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
+
+
 class ProcessHost:
     """A server in a child process, run by `pairbus serve`.
 
@@ -140,6 +145,7 @@ class ProcessHost:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=stderr,
+                    env=_without_options(),
                     start_new_session=True,  # Ctrl-C is ours to pass on, in our order
                 )
             self._process = process

@@ -1,0 +1,132 @@
+"""Where every message is at the end: in its entity, dead-lettered, in the backlog, in the spool."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from azure.servicebus import ServiceBusSubQueue
+
+from pairbus.amqp.sections import read_facts
+from pairbus.drill.result import MOST_LOST_SHOWN, Account
+from pairbus.drill.scenario import Entity
+from pairbus.drill.sending import SESSIONS, Sent
+from pairbus.drill.stage import SUBSCRIPTION, Stage
+from pairbus.pairing.options import backlog_path
+from pairbus.spool import Journal
+from pairbus.syphon.backlog import DEAD_LETTERS, peek
+
+PEEK_AT_ONCE = 100
+ALL = 10**9
+READ_AT_ONCE = 1000
+LARGEST_BYTES = 2**40
+
+
+@dataclass(slots=True)
+class Census:
+    """The ids that were seen, by place."""
+
+    delivered: dict[str, Counter[str]] = field(default_factory=dict)
+    """Copies of each id, by entity."""
+    dead_lettered: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)
+    spooled: set[str] = field(default_factory=set)
+
+    def account(self, name: str, sent: Sent) -> tuple[Account, list[str]]:
+        """What became of one entity's messages, and the ids of those that are nowhere."""
+        copies = self.delivered.get(name, Counter())
+        accepted = set(sent.accepted)
+        lost = [
+            one
+            for one in sent.accepted
+            if not (copies[one] or one in self.dead_lettered or one in self.waiting or one in self.spooled)
+        ]
+        return (
+            Account(
+                accepted=len(sent.accepted),
+                refused=sent.refused,
+                delivered=sum(1 for one in accepted if copies[one]),
+                dead_lettered=len(accepted & self.dead_lettered),
+                waiting=len(accepted & self.waiting),
+                spooled=len(accepted & self.spooled),
+                lost=len(lost),
+                duplicates=sum(copies[one] - 1 for one in accepted if copies[one] > 1),
+            ),
+            lost[:MOST_LOST_SHOWN],
+        )
+
+
+def sum_of(accounts: Iterable[Account]) -> Account:
+    """The account of all entities together."""
+    together = list(accounts)
+    return Account(*(sum(getattr(one, name) for one in together) for name in Account.__dataclass_fields__))
+
+
+async def take_census(stage: Stage, entities: Iterable[Entity], queues: int, spool: Path | None) -> Census:
+    """Looks everywhere. The paired client must be closed, and both namespaces must answer."""
+    census = Census()
+    async with stage.namespace("primary").client() as client:
+        for entity in entities:
+            census.delivered[entity.name] = Counter([one async for one in _in_entity(client, stage, entity)])
+            async for one in _dead(client, stage, entity):
+                census.dead_lettered.add(one)
+    secondary = stage.namespace("secondary")
+    for number in range(queues):
+        path = backlog_path(stage.primary_name, number)
+        async for found in peek(secondary, path, ALL):
+            census.waiting.add(str(found.message_id))
+        async for found in peek(secondary, path + DEAD_LETTERS, ALL):
+            census.dead_lettered.add(str(found.message_id))
+    if spool is not None:
+        census.spooled.update(_in_spool(spool))
+    return census
+
+
+async def _in_entity(client: Any, stage: Stage, entity: Entity) -> AsyncIterator[str]:
+    path = stage.path(entity.name)
+    if entity.topic:
+        receivers = [client.get_subscription_receiver(path, SUBSCRIPTION)]
+    elif entity.sessions:
+        receivers = [client.get_queue_receiver(path, session_id=session) for session in SESSIONS]
+    else:
+        receivers = [client.get_queue_receiver(path)]
+    for receiver in receivers:
+        async for one in _peek_all(receiver):
+            yield one
+
+
+async def _dead(client: Any, stage: Stage, entity: Entity) -> AsyncIterator[str]:
+    path, dead = stage.path(entity.name), ServiceBusSubQueue.DEAD_LETTER
+    if entity.topic:
+        receiver = client.get_subscription_receiver(path, SUBSCRIPTION, sub_queue=dead)
+    else:
+        receiver = client.get_queue_receiver(path, sub_queue=dead)
+    async for one in _peek_all(receiver):
+        yield one
+
+
+async def _peek_all(receiver: Any) -> AsyncIterator[str]:
+    async with receiver:
+        number = 0
+        while messages := await receiver.peek_messages(PEEK_AT_ONCE, sequence_number=number):
+            for message in messages:
+                yield str(message.message_id)
+            number = messages[-1].sequence_number + 1
+
+
+def _in_spool(folder: Path) -> set[str]:
+    """The ids in the journal."""
+    journal = Journal(folder, limit_bytes=LARGEST_BYTES)
+    found: set[str] = set()
+    try:
+        for entity in journal.entities():
+            last = 0
+            while entries := journal.oldest(entity, after=last, most=READ_AT_ONCE, most_bytes=LARGEST_BYTES):
+                found.update(str(read_facts(entry.raw).message_key) for entry in entries)
+                last = entries[-1].number
+    finally:
+        journal.close()
+    return found

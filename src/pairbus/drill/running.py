@@ -1,0 +1,281 @@
+"""Runs a scenario: the steps in their order, then the census, then the expectations.
+
+- A step that does not come to its end in its time is a problem of the drill's result; the steps after it are not taken.
+- Whatever happens on the way: senders are stopped, faults cleared, namespaces started, every message looked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from azure.core.exceptions import ResourceNotFoundError
+from azure.servicebus import ServiceBusReceiveMode
+
+from pairbus.aio import SendAvailabilityPairedNamespaceOptions, pair_namespace
+from pairbus.drill.census import sum_of, take_census
+from pairbus.drill.expressions import Value
+from pairbus.drill.result import Account, Change, Result, StepTaken, Verdict
+from pairbus.drill.scenario import (
+    Break,
+    Carry,
+    Clear,
+    Kill,
+    Pause,
+    Purge,
+    Restart,
+    Scenario,
+    Send,
+    Step,
+    Stop,
+    Wait,
+)
+from pairbus.drill.sending import Senders
+from pairbus.drill.stage import Stage, entities_on, set_sending
+from pairbus.failover import EntityState
+from pairbus.pairing.options import backlog_path
+from pairbus.syphon.service import Syphon
+
+LOOK_AGAIN_SECONDS = 0.1
+PURGE_WAIT_SECONDS = 5.0
+_SHARES = {"p50_send": 0.5, "p95_send": 0.95, "p99_send": 0.99, "max_send": 1.0}
+
+Say = Callable[[str], None]
+
+
+async def run_drill(scenario: Scenario, stage: Stage, say: Say = lambda _: None) -> Result:
+    """Plays the scenario and says what came of it; `say` is told each step as it begins."""
+    options = dict(scenario.pairing)
+    spool = stage.folder / "spool" if options.pop("spool", False) else None
+    queues = int(options.get("backlog_queue_count", 10))
+    entities = list(scenario.entities.values())
+    async with entities_on(stage, entities, queues):
+        drill = _Drill(scenario, stage, queues, say)
+        await drill.play(options, spool)
+        await stage.mend()
+        for entity in drill.disabled:
+            await set_sending(stage, scenario.entities[entity], True)
+        census = await take_census(stage, entities, queues, spool)
+    accounts = {name: census.account(name, drill.senders.sent[name]) for name in scenario.entities}
+    return drill.judged({name: account for name, (account, _) in accounts.items()}, accounts)
+
+
+class _Drill:
+    def __init__(self, scenario: Scenario, stage: Stage, queues: int, say: Say) -> None:
+        self._scenario = scenario
+        self._stage = stage
+        self._queues = queues
+        self._say = say
+        self._paired: Any = None
+        self._began = time.monotonic()
+        self._began_at = datetime.now(UTC)
+        self._names = {stage.path(name).lower(): name for name in scenario.entities}
+        self._changes: list[Change] = []
+        self._taken: list[StepTaken] = []
+        self.disabled: set[str] = set()
+        self.senders: Senders
+
+    # --- the steps ------------------------------------------------------------------------------------------
+
+    async def play(self, options: dict[str, Any], spool: Path | None) -> None:
+        primary, secondary = self._stage.namespace("primary"), self._stage.namespace("secondary")
+        retries = self._scenario.sdk_retries
+        paired = await pair_namespace(
+            primary.client(retry_total=retries),
+            SendAvailabilityPairedNamespaceOptions(
+                secondary.administration(),
+                secondary.client(retry_total=retries),
+                primary_name=self._stage.primary_name,
+                spool=spool,
+                **options,
+            ),
+        )
+        async with paired:
+            self._paired = paired
+            paired.on_transition(self._note)
+            self.senders = Senders(paired, {name: self._stage.path(name) for name in self._scenario.entities})
+            self._began, self._began_at = time.monotonic(), datetime.now(UTC)
+            try:
+                for step in self._scenario.steps:
+                    if not await self._take(step):
+                        break
+            finally:
+                await self.senders.stop()
+
+    async def _take(self, step: Step) -> bool:
+        began = self._elapsed()
+        self._say(f"{began:6.1f} s  {step.said}")
+        problem = None
+        try:
+            await self._act(step)
+        except TimeoutError as error:
+            problem = str(error) or "It did not come to its end in time."
+            self._say(f"{self._elapsed():6.1f} s  {problem}")
+        self._taken.append(StepTaken(step.number, step.said, began, self._elapsed() - began, problem))
+        return problem is None
+
+    async def _act(self, step: Step) -> None:
+        stage, scenario = self._stage, self._scenario
+        match step.action:
+            case Send(count=None) as send:
+                self.senders.start(scenario.entities[send.entity], send)
+            case Send() as send:
+                await self.senders.send(scenario.entities[send.entity], send)
+            case Stop(entity):
+                await self.senders.stop(entity)
+            case Break(mode="disable", entity=str(entity)):
+                await set_sending(stage, scenario.entities[entity], False)
+                self.disabled.add(entity)
+            case Break() as fault:
+                await stage.fault(fault)
+            case Clear(role, entity):
+                await self._clear(role, entity)
+            case Kill(role):
+                await stage.kill(role)
+            case Restart(role):
+                await stage.restart(role)
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
+            case Wait() as wait:
+                await self._wait(wait)
+            case Carry(within):
+                await self._carry(within)
+            case Purge(count):
+                await self._purge(count)
+
+    async def _clear(self, role: Any, entity: str | None) -> None:
+        await self._stage.clear(role, entity)
+        if role == "primary":
+            for name in [name for name in self.disabled if entity in (None, name)]:
+                await set_sending(self._stage, self._scenario.entities[name], True)
+                self.disabled.discard(name)
+
+    async def _wait(self, wait: Wait) -> None:
+        deadline = time.monotonic() + wait.within
+        asks_backlog = any(operand.metric == "waiting" for operand in wait.until.operands())
+        while True:
+            last_chance = time.monotonic() >= deadline
+            waiting = await self._waiting() if asks_backlog else 0
+
+            def look(metric: str, entity: str | None, waiting: int = waiting) -> Value:
+                return waiting if metric == "waiting" else self._live(metric, entity)
+
+            holds, values = wait.until.holds(look)
+            if holds:
+                return
+            if last_chance:
+                seen = ", ".join(f"{name} is {value}" for name, value in values.items())
+                raise TimeoutError(f"Waited {wait.within:g} s for {wait.until.text}: {seen}.")
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    async def _carry(self, within: float) -> None:
+        syphon = Syphon(
+            self._stage.namespace("primary"),
+            self._stage.namespace("secondary"),
+            primary_name=self._stage.primary_name,
+            queues=range(self._queues),
+        )
+        running = asyncio.ensure_future(syphon.run(once=True))
+        done, _ = await asyncio.wait([running], timeout=within)
+        if not done:
+            syphon.stop()
+        await running
+        if not done:
+            raise TimeoutError(f"The syphon did not empty the backlog within {within:g} s.")
+
+    async def _purge(self, count: int | None) -> None:
+        """Takes messages out of the backlog queues, oldest first, and lets them fall."""
+        left = await self._waiting() if count is None else count
+        async with self._stage.namespace("secondary").client() as client:
+            for number in range(self._queues):
+                receiver = client.get_queue_receiver(
+                    backlog_path(self._stage.primary_name, number),
+                    receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
+                )
+                async with receiver:
+                    while left > 0 and await self._depth(number):
+                        left -= len(await receiver.receive_messages(min(left, 100), max_wait_time=PURGE_WAIT_SECONDS))
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def _note(self, event: Any) -> None:
+        name = self._names.get(event.entity.lower(), event.entity)
+        at = (event.at - self._began_at).total_seconds()
+        self._changes.append(Change(at, name, event.before.value, event.after.value, event.cause))
+        self._say(f"{self._elapsed():6.1f} s  '{name}' is {event.after.value}")
+
+    async def _waiting(self) -> int:
+        return sum([await self._depth(number) for number in range(self._queues)])
+
+    async def _depth(self, number: int) -> int:
+        async with self._stage.namespace("secondary").administration() as admin:
+            with contextlib.suppress(ResourceNotFoundError):
+                counts = await admin.get_queue_runtime_properties(backlog_path(self._stage.primary_name, number))
+                return int(counts.active_message_count or 0)
+        return 0
+
+    def _live(self, metric: str, entity: str | None) -> Value:
+        match metric:
+            case "accepted" | "refused":
+                return self.senders.count(metric, entity)
+            case "failovers" | "recoveries":
+                return self._count_changes(metric, entity)
+            case "state":
+                return self._paired_state(str(entity))
+            case "spooled":
+                return self._paired.spool.depth if self._paired.spool is not None else 0
+            case "elapsed":
+                return self._elapsed()
+        return self.senders.latency(_SHARES[metric], entity)
+
+    def _paired_state(self, entity: str) -> str:
+        state: EntityState = self._paired.state(self._stage.path(entity))
+        return state.name.lower()
+
+    def _count_changes(self, metric: str, entity: str | None) -> int:
+        failed, healthy = EntityState.FAILED_OVER.value, EntityState.HEALTHY.value
+        return sum(
+            1
+            for change in self._changes
+            if entity in (None, change.entity)
+            and (
+                change.after == failed if metric == "failovers" else (change.before, change.after) == (failed, healthy)
+            )
+        )
+
+    # --- the result -----------------------------------------------------------------------------------------
+
+    def judged(self, entities: dict[str, Account], accounts: dict[str, tuple[Account, list[str]]]) -> Result:
+        seconds = self._elapsed()
+        together = sum_of(entities.values())
+
+        def look(metric: str, entity: str | None) -> Value:
+            account = together if entity is None else entities[entity]
+            if metric in Account.__dataclass_fields__:
+                return int(getattr(account, metric))
+            return seconds if metric == "elapsed" else self._live(metric, entity)
+
+        verdicts = []
+        for expectation in self._scenario.expect:
+            holds, values = expectation.holds(look)
+            verdicts.append(Verdict(expectation.text, holds, values))
+        return Result(
+            name=self._scenario.name,
+            seconds=seconds,
+            steps=tuple(self._taken),
+            account=together,
+            entities=entities,
+            latencies={name: self.senders.latency(share, None) for name, share in _SHARES.items()},
+            changes=tuple(self._changes),
+            errors=dict(self.senders.errors),
+            lost=tuple(one for _, lost in accounts.values() for one in lost),
+            verdicts=tuple(verdicts),
+        )

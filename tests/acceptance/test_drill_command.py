@@ -1,0 +1,163 @@
+"""`pairbus drill` as a team would run it in its CI: the examples, a real pair, and drills that must fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
+
+ROOT = Path(__file__).parent.parent.parent
+DRILLS = ROOT / "examples" / "drills"
+Done = subprocess.CompletedProcess[str]
+
+
+def drill(*words: str, **environment: str) -> Done:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pairbus.cli", "drill", *words],
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.fixture(scope="module")
+def examples() -> Iterator[dict[str, Future[Done]]]:
+    """All examples, played beside each other: they wait more than they work."""
+    with ThreadPoolExecutor(4) as players:
+        yield {path.stem: players.submit(drill, str(path), "--json") for path in sorted(DRILLS.glob("*.toml"))}
+
+
+@pytest.mark.parametrize("name", ["both-down", "one-entity-fails", "primary-dies"])
+def test_an_example_passes(examples: dict[str, Future[Done]], name: str) -> None:
+    done = examples[name].result()
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["passed"]) == (0, True), done.stdout + done.stderr
+    account = result["account"]
+    assert account["lost"] == 0
+    assert account["accepted"] == account["delivered"] > 0
+    assert all(step["problem"] is None for step in result["steps"])
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_every_example_is_tested() -> None:
+    tested = {"both-down", "one-entity-fails", "primary-dies", "notices-a-loss"}
+    assert {path.stem for path in DRILLS.glob("*.toml")} == tested
+
+
+def test_a_loss_is_noticed(examples: dict[str, Future[Done]]) -> None:
+    done = examples["notices-a-loss"].result()
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["passed"]) == (1, False), done.stderr
+    assert result["lost"] == [f"orders-{number}" for number in range(1, 6)]
+    assert (result["account"]["accepted"], result["account"]["delivered"], result["account"]["lost"]) == (12, 7, 5)
+    assert result["verdicts"] == [{"expectation": "lost == 0", "holds": False, "values": {"lost": 5}}]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
+    """Two namespaces that are somebody else's: a drill with --real must leave them as they were."""
+    with embedded_pair(tmp_path_factory.mktemp("theirs"), process=True) as pair:
+        with pair.primary.admin() as admin:
+            admin.create_queue("orders")
+        yield pair
+
+
+def entities(pair: EmbeddedPair) -> list[list[Any]]:
+    found = []
+    for namespace in (pair.primary, pair.secondary):
+        with namespace.admin() as admin:
+            found.append([*(one.name for one in admin.list_queues()), *(one.name for one in admin.list_topics())])
+    return found
+
+
+def test_a_drill_on_real_namespaces_uses_its_own_entities_and_removes_them(pair: EmbeddedPair) -> None:
+    before = entities(pair)
+    done = drill(
+        str(DRILLS / "one-entity-fails.toml"),
+        "--real",
+        "--primary",
+        str(pair.primary.data),
+        "--secondary",
+        str(pair.secondary.data),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "neighbours do not notice: passed in" in done.stdout
+    assert "'orders' is failed over" in done.stderr
+    assert before == entities(pair) == [["orders"], []]
+
+
+NEVER = """
+name = "never"
+expect = ["lost == 0", "waiting == 3", "refused == 0"]
+[pairing]
+failover-interval = "0s"
+backlog-queue-count = 1
+sdk-retries = 0
+[[entities]]
+queue = "orders"
+[[steps]]
+do = "fault"
+mode = "error"
+condition = "com.microsoft:entity-disabled"
+entity = "orders"
+[[steps]]
+do = "send"
+entity = "orders"
+count = 3
+[[steps]]
+do = "wait"
+until = "accepted >= 4 or waiting > 3"
+within = "300ms"
+[[steps]]
+do = "send"
+entity = "orders"
+count = 100
+"""
+
+
+def test_a_step_that_never_ends_fails_the_drill_and_what_waits_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "never.toml"
+    path.write_text(NEVER)
+    done = drill(str(path), "--quiet")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == ""
+    assert "did not come to its end: Waited 0.3 s for accepted >= 4 or waiting > 3: accepted is 3, waiting is 3." in (
+        done.stdout
+    )
+    assert "never: FAILED" in done.stdout
+    assert "FAILS" not in done.stdout  # every expectation holds; the step is what failed
+
+
+def test_ctrl_c_ends_a_drill_and_leaves_nothing_running(tmp_path: Path) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(NEVER.partition("[[steps]]")[0] + '[[steps]]\ndo = "pause"\nfor = "1h"\n')
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "pairbus.cli", "drill", str(path)],
+        env=kept,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None and process.stdout is not None
+        assert "pause for 1h" in process.stderr.readline()
+        servers = psutil.Process(process.pid).children(recursive=True)
+        assert len(servers) == 2
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "Interrupted.\n"
+        assert process.wait(120) == 130
+        assert process.stdout.read() == ""
+    wait_until(lambda: not any(server.is_running() for server in servers), what="the servers to end")

@@ -1,0 +1,183 @@
+"""Scenarios: the examples can be read, and what is wrong is said before anything starts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from pairbus.cli.__main__ import command_tree, run
+from pairbus.drill.expressions import METRICS
+from pairbus.drill.scenario import (
+    _ACTIONS,
+    PAIRING,
+    Break,
+    Kill,
+    ScenarioError,
+    Send,
+    parse_scenario,
+    read_scenario,
+)
+from pairbus.embedded.faults import MODES
+from pairbus.pairing.options import OPTION_NAMES
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples" / "drills").glob("*.toml"))
+SEND = 'do = "send"\nentity = "orders"\ncount = 1'
+GOOD = """
+name = "x"
+expect = ["lost == 0"]
+[pairing]
+failover-interval = "0s"
+[[entities]]
+queue = "orders"
+[[steps]]
+do = "send"
+entity = "orders"
+count = 1
+"""
+
+
+def parsed(text: str) -> Any:
+    return parse_scenario(tomllib.loads(text))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_can_be_read(path: Path) -> None:
+    assert read_scenario(path).steps
+
+
+def test_a_scenario_is_a_value() -> None:
+    scenario = parsed(GOOD + '[[steps]]\ndo = "kill"\n[[steps]]\ndo = "fault"\nmode = "slow"\ndelay = "200ms"\n')
+    assert [step.action for step in scenario.steps] == [
+        Send("orders", 1),
+        Kill("primary"),
+        Break("primary", "slow", delay=0.2),
+    ]
+    assert scenario.pairing == {"failover_interval": 0.0}
+    assert scenario.only_for_embedded == ["kill", "fault mode slow, delay 200ms"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_fault_of_the_server_can_be_scripted(mode: str) -> None:
+    extra = {"error": 'condition = "amqp:internal-error"', "throttle": "rate = 5", "slow": 'delay = "1s"'}.get(mode, "")
+    step = parsed(GOOD + f'[[steps]]\ndo = "fault"\nmode = "{mode}"\n{extra}\n').steps[-1]
+    assert step.action.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("name", "nmae", "the scenario: 'nmae' is unknown: did you mean 'name'?"),
+        ('name = "x"', "", "the scenario needs name, a text in quotes."),
+        ('expect = ["lost == 0"]', "", "expect is missing: give a list of texts"),
+        ('expect = ["lost == 0"]', "expect = []", "expect is missing: give a list of texts"),
+        ("lost == 0", "lsot == 0", "'lsot == 0': 'lsot' is unknown: did you mean 'lost'?"),
+        (
+            "failover-interval",
+            "failover-intervall",
+            "pairing: 'failover-intervall' is unknown: did you mean 'f",
+        ),
+        ('"0s"', "0", "pairing: failover-interval is '0': expected a duration in quotes"),
+        ('"0s"', '"-1s"', "pairing: failover-interval '-1s' is not a duration: write '500ms', '30s' or '5m'."),
+        ('queue = "orders"', 'que = "orders"', "entities 1: 'que' is unknown: did you mean 'queue'?"),
+        ('queue = "orders"', 'queue = "orders"\ntopic = "x"', "entities 1 needs either queue or topic"),
+        ('queue = "orders"', 'queue = "../x"', "entities 1: '../x' is no name"),
+        ('queue = "orders"', 'queue = "orders"\n[[entities]]\nqueue = "orders"', "An entity is described twice"),
+        ('queue = "orders"', 'topic = "orders"\nsessions = true', "entities 1: a topic has no sessions"),
+        ('do = "send"', 'do = "sned"', "steps 1: do 'sned' is unknown: did you mean 'send'?"),
+        ('do = "send"', "", "steps 1 needs do, one of send, start"),
+        (
+            'entity = "orders"',
+            'entity = "ordres"',
+            "steps 1: 'ordres' is no entity of this drill: did you mean 'o",
+        ),
+        ('entity = "orders"', "", "steps 1 needs entity, a text in quotes."),
+        ("count = 1", "", "steps 1 needs count, a whole number from 1 to 1000000."),
+        ("count = 1", "count = 0", "steps 1: count is 0: expected a whole number from 1 to 1000000."),
+        ("count = 1", "count = true", "steps 1: count is 'True': expected a whole number"),
+        ("count = 1", "count = 1\nsenders = 1000", "steps 1: senders is 1000: expected a whole number from 1 to 64."),
+        (
+            'do = "send"\nentity = "orders"\ncount = 1',
+            'do = "start"\nentity = "orders"',
+            "steps 1 needs rate, a number",
+        ),
+        (
+            'do = "send"\nentity = "orders"\ncount = 1',
+            'do = "wait"\nuntil = "lost == 0"',
+            "lost is known only at the end",
+        ),
+        (SEND, 'do = "fault"\nmode = "error"', "condition goes with mode error"),
+        (
+            'do = "send"\nentity = "orders"\ncount = 1',
+            'do = "fault"\nmode = "disable"',
+            "mode disable is for one entity",
+        ),
+        (
+            'do = "send"\nentity = "orders"\ncount = 1',
+            'do = "kill"\nnamespace = "x"',
+            "namespace 'x' is unknown: known",
+        ),
+        ("[[steps]]", "[steps]", "steps must be tables: write [[steps]] above each of them."),
+    ],
+)
+def test_what_is_wrong_is_said_first(old: str, new: str, sentence: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ScenarioError) as said:
+        parsed(GOOD.replace(old, new, 1))
+    assert sentence in str(said.value)
+
+
+def test_everything_has_a_limit() -> None:
+    with pytest.raises(ScenarioError, match="There are 202 steps: at most 200 are allowed"):
+        parsed(GOOD + '[[steps]]\ndo = "stop"\n' * 201)
+
+
+def test_a_scenario_that_cannot_be_read_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.toml"
+    assert run(["drill", str(path)]) == 2
+    assert f"The scenario {path} cannot be read: No such file or directory." in capsys.readouterr().err
+    path.write_text("name = ")
+    assert run(["drill", str(path)]) == 2
+    assert f"{path} is not TOML" in capsys.readouterr().err
+    path.write_text(GOOD + '[[steps]]\ndo = "kill"\n')
+    assert run(["drill", str(path), "--real", "--primary", "a", "--secondary", "b"]) == 2
+    assert "--real cannot do 'kill': real namespaces know only faults of mode disable." in capsys.readouterr().err
+    assert run(["drill", str(path), "--primary", "a"]) == 2
+    assert "--primary and --secondary are for --real: give it, or leave them out." in capsys.readouterr().err
+
+
+def test_the_page_describes_every_key_step_and_name() -> None:
+    page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
+    for name, metric in METRICS.items():
+        assert f"| `{name}` | {metric.kind.value}{'' if metric.live else ', *at the end*'} | {metric.meaning}" in page
+    for do, (keys, _) in _ACTIONS.items():
+        (row,) = [line for line in page.splitlines() if line.startswith("| ") and f"`{do}`" in line.split("|")[1]]
+        assert all(f"`{key}`" in row for key in keys), row
+    for key in PAIRING:
+        assert f"`{key}`" in page or f"`{key} = " in page
+        assert key == "sdk-retries" or key.replace("-", "_") in OPTION_NAMES
+    for example in EXAMPLES:
+        assert example.stem in page or "both-down" in example.stem
+
+
+def test_the_workflow_uses_commands_and_extras_that_exist() -> None:
+    text = (ROOT / "examples" / "ci" / "github-actions.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    assert set(jobs) == {"local", "real"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extras in re.findall(r"pip install 'pairbus\[([\w,]+)\]'", text):
+        assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    tree = command_tree()
+    typed = re.findall(r"^\s*(?:- run:|run:)?\s*pairbus (.+?)(?: > .*)?$", text, re.MULTILINE)
+    assert len(typed) == 4
+    for line in typed:
+        name, *words = shlex.split(line.partition(" > ")[0])
+        command = tree.commands[name]
+        context = command.context_class(command, info_name=name)
+        command.make_parser(context).parse_args(args=words)
