@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,10 @@ def test_without_any_name_the_three_ways_are_said(
     assert "Neither --secondary, nor the environment variable PAIRBUS_SECONDARY, nor a --config" in (
         capsys.readouterr().err
     )
+
+
+def test_the_file_of_the_reference_is_a_good_one(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    config.write_text(text)
+    assert run(["--config", "pairbus.toml", *ESTIMATE]) == 0, capsys.readouterr().err

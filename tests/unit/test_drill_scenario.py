@@ -181,3 +181,9 @@ def test_the_workflow_uses_commands_and_extras_that_exist() -> None:
         command = tree.commands[name]
         context = command.context_class(command, info_name=name)
         command.make_parser(context).parse_args(args=words)
+
+
+def test_the_scenario_of_the_page_can_be_read() -> None:
+    page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(parsed(text).steps) == 7

@@ -26,7 +26,11 @@ def doctor(
         typer.Option(metavar="NAMESPACE", help="The same for the secondary. Default: env:PAIRBUS_SECONDARY."),
     ] = None,
     primary_name: Annotated[
-        str | None, typer.Option(help="The name in the backlog queues' paths; default: the first label of the host.")
+        str | None,
+        typer.Option(
+            help="The name in the backlog queues' paths; default: the first label of the host, or the name of the "
+            "embedded namespace."
+        ),
     ] = None,
     entity: Annotated[
         str | None, typer.Option(help="A queue or topic of the primary to try Send on, for a key without Manage.")
@@ -53,11 +57,12 @@ def doctor(
     from pairbus.doctor import Finding, Status, examine
 
     ends = _given("--primary", primary, "PAIRBUS_PRIMARY"), _given("--secondary", secondary, "PAIRBUS_SECONDARY")
+    name = _name(ends[0], primary_name)
     wanted = numbers("--queues", queues)
 
     async def look() -> list[Finding]:
         findings = []
-        async for finding in examine(*ends, primary_name=primary_name, entity=entity, queues=wanted, port=port):
+        async for finding in examine(*ends, primary_name=name, entity=entity, queues=wanted, port=port):
             findings.append(finding)
             if not as_json and (not is_quiet() or finding.status is Status.FAILED):
                 typer.echo(f"{finding.status.value:<8} {finding.check:<22} {finding}")
@@ -77,3 +82,17 @@ def _given(option: str, given: str | None, variable: str) -> Namespace | None:
     from pairbus.cli.namespaces import is_named, namespace
 
     return namespace(option, given, variable) if is_named(given, variable) else None
+
+
+def _name(primary: Namespace | None, given: str | None) -> str | None:
+    """The name in the backlog paths, as the syphon would choose it; None if it cannot be known."""
+    from pairbus.cli.syphon_foreground import name_of_primary
+
+    if primary is None:
+        return given
+    try:
+        return name_of_primary(primary, given)
+    except Refusal:
+        if given is not None:
+            raise
+        return None

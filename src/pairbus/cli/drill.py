@@ -88,7 +88,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
     from pairbus.errors import PairbusError
 
-    return AzureError, PairbusError, RuntimeError, OSError, ValueError, ExceptionGroup
+    return AzureError, PairbusError, RuntimeError, OSError, ValueError
 
 
 def _print(result: Result) -> None:

@@ -10,7 +10,7 @@ from pairbus.doctor import machine
 from pairbus.doctor.findings import Finding, Status, failed, ok, skipped, warning
 from pairbus.doctor.permissions import LISTEN, MANAGE, SEND, Rights, find_rights
 from pairbus.doctor.reaching import check_address, check_certificate, check_clock
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, backlog_path
+from pairbus.pairing.options import backlog_path
 from pairbus.pairing.queues import differences
 from pairbus.syphon.namespaces import Namespace
 
@@ -28,14 +28,17 @@ async def examine(
     queues: Collection[int] = DEFAULT_QUEUES,
     port: int = DEFAULT_PORT,
 ) -> AsyncIterator[Finding]:
-    """Each finding as soon as it is known. A namespace that is None is not looked into."""
+    """Each finding as soon as it is known.
+
+    A namespace that is None is not looked into; nor are backlog queues without `primary_name`, which names them.
+    """
     yield machine.check_python()
     yield machine.check_packages()
     yield machine.check_java()
     yield machine.check_port(port)
     async for finding in _examine_primary(primary, entity):
         yield finding
-    async for finding in _examine_secondary(secondary, _name(primary, primary_name), queues):
+    async for finding in _examine_secondary(secondary, primary_name, queues):
         yield finding
 
 
@@ -149,16 +152,3 @@ async def check_backlog(secondary: Namespace, name: str, queues: Collection[int]
             check, f"other settings than pairing's: {', '.join(unlike)}", "docs/guarantees.md tells which and why"
         )
     return ok(check, f"all {len(queues)} are there, {waiting} messages wait")
-
-
-def _name(primary: Namespace | None, given: str | None) -> str | None:
-    """The name in the backlog paths, as pairing would choose it; None if it cannot be known."""
-    options: SendAvailabilityPairedNamespaceOptions[None, None] = SendAvailabilityPairedNamespaceOptions(
-        None, None, primary_name=given
-    )
-    if given is None and primary is None:
-        return None
-    try:
-        return options.name_of_primary("" if primary is None else primary.host)
-    except ValueError:
-        return None

@@ -54,9 +54,12 @@ class Senders:
     async def send(self, entity: Entity, send: Send) -> None:
         """So many messages, by so many senders; returns when each was answered."""
         turns = iter(range(send.count or 0))
-        async with asyncio.TaskGroup() as group:
-            for place in range(send.senders):
-                group.create_task(self._run(entity, send, place, turns, asyncio.Event()))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place in range(send.senders):
+                    group.create_task(self._run(entity, send, place, turns, asyncio.Event()))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
 
     def start(self, entity: Entity, send: Send) -> None:
         """Senders that go on until `stop`."""
