@@ -34,10 +34,15 @@ def drill(*words: str, **environment: str) -> Done:
 
 
 @pytest.fixture(scope="module")
-def examples() -> Iterator[dict[str, Future[Done]]]:
+def players() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(6) as players:
+        yield players
+
+
+@pytest.fixture(scope="module")
+def examples(players: ThreadPoolExecutor) -> dict[str, Future[Done]]:
     """All examples, played beside each other: they wait more than they work."""
-    with ThreadPoolExecutor(4) as players:
-        yield {path.stem: players.submit(drill, str(path), "--json") for path in sorted(DRILLS.glob("*.toml"))}
+    return {path.stem: players.submit(drill, str(path), "--json") for path in sorted(DRILLS.glob("*.toml"))}
 
 
 @pytest.mark.parametrize("name", ["both-down", "one-entity-fails", "primary-dies"])

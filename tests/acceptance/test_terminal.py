@@ -129,8 +129,9 @@ def test_tables_are_plain_when_redirected(backlog: EmbeddedPair) -> None:
 
 def test_help_and_errors_have_no_codes_anywhere(tmp_path: Path) -> None:
     for arguments, code in ((["--help"], 0), (["sevre"], 2), (["backlog"], 2)):
-        assert on_a_terminal(arguments)[0] == code
-        assert ESCAPE not in on_a_terminal(arguments)[1]
+        answered, shown = on_a_terminal(arguments)
+        assert answered == code
+        assert ESCAPE not in shown
         done = redirected(arguments)
         assert ESCAPE not in done.stdout + done.stderr
 

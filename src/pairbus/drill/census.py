@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from pairbus.drill.stage import SUBSCRIPTION, Stage
 from pairbus.pairing.options import backlog_path
 from pairbus.spool import Journal
 from pairbus.syphon.backlog import DEAD_LETTERS, peek
+from pairbus.syphon.namespaces import Namespace
 
 PEEK_AT_ONCE = 100
+PLACES_AT_ONCE = 16
 ALL = 10**9
 READ_AT_ONCE = 1000
 LARGEST_BYTES = 2**40
@@ -68,44 +71,41 @@ def sum_of(accounts: Iterable[Account]) -> Account:
 async def take_census(stage: Stage, entities: Iterable[Entity], queues: int, spool: Path | None) -> Census:
     """Looks everywhere. The paired client must be closed, and both namespaces must answer."""
     census = Census()
-    async with stage.namespace("primary").client() as client:
-        for entity in entities:
-            census.delivered[entity.name] = Counter([one async for one in _in_entity(client, stage, entity)])
-            async for one in _dead(client, stage, entity):
-                census.dead_lettered.add(one)
+    places = asyncio.Semaphore(PLACES_AT_ONCE)
+
+    async def look(found: AsyncIterator[str], put: Callable[[list[str]], None]) -> None:
+        async with places:
+            put([one async for one in found])
+
     secondary = stage.namespace("secondary")
-    for number in range(queues):
-        path = backlog_path(stage.primary_name, number)
-        async for found in peek(secondary, path, ALL):
-            census.waiting.add(str(found.message_id))
-        async for found in peek(secondary, path + DEAD_LETTERS, ALL):
-            census.dead_lettered.add(str(found.message_id))
+    async with stage.namespace("primary").client() as client, asyncio.TaskGroup() as group:
+        for entity in entities:
+            copies = census.delivered[entity.name] = Counter()
+            for receiver in _receivers(client, stage.path(entity.name), entity):
+                group.create_task(look(_peek_all(receiver), copies.update))
+            dead = _dead_letters(client, stage.path(entity.name), entity)
+            group.create_task(look(_peek_all(dead), census.dead_lettered.update))
+        for number in range(queues):
+            path = backlog_path(stage.primary_name, number)
+            group.create_task(look(_waiting(secondary, path), census.waiting.update))
+            group.create_task(look(_waiting(secondary, path + DEAD_LETTERS), census.dead_lettered.update))
     if spool is not None:
         census.spooled.update(_in_spool(spool))
     return census
 
 
-async def _in_entity(client: Any, stage: Stage, entity: Entity) -> AsyncIterator[str]:
-    path = stage.path(entity.name)
+def _receivers(client: Any, path: str, entity: Entity) -> list[Any]:
     if entity.topic:
-        receivers = [client.get_subscription_receiver(path, SUBSCRIPTION)]
-    elif entity.sessions:
-        receivers = [client.get_queue_receiver(path, session_id=session) for session in SESSIONS]
-    else:
-        receivers = [client.get_queue_receiver(path)]
-    for receiver in receivers:
-        async for one in _peek_all(receiver):
-            yield one
+        return [client.get_subscription_receiver(path, SUBSCRIPTION)]
+    if entity.sessions:
+        return [client.get_queue_receiver(path, session_id=session) for session in SESSIONS]
+    return [client.get_queue_receiver(path)]
 
 
-async def _dead(client: Any, stage: Stage, entity: Entity) -> AsyncIterator[str]:
-    path, dead = stage.path(entity.name), ServiceBusSubQueue.DEAD_LETTER
+def _dead_letters(client: Any, path: str, entity: Entity) -> Any:
     if entity.topic:
-        receiver = client.get_subscription_receiver(path, SUBSCRIPTION, sub_queue=dead)
-    else:
-        receiver = client.get_queue_receiver(path, sub_queue=dead)
-    async for one in _peek_all(receiver):
-        yield one
+        return client.get_subscription_receiver(path, SUBSCRIPTION, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    return client.get_queue_receiver(path, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
 
 
 async def _peek_all(receiver: Any) -> AsyncIterator[str]:
@@ -115,6 +115,11 @@ async def _peek_all(receiver: Any) -> AsyncIterator[str]:
             for message in messages:
                 yield str(message.message_id)
             number = messages[-1].sequence_number + 1
+
+
+async def _waiting(secondary: Namespace, path: str) -> AsyncIterator[str]:
+    async for found in peek(secondary, path, ALL):
+        yield str(found.message_id)
 
 
 def _in_spool(folder: Path) -> set[str]:

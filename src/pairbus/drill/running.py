@@ -60,7 +60,10 @@ async def run_drill(scenario: Scenario, stage: Stage, say: Say = lambda _: None)
         await stage.mend()
         for entity in drill.disabled:
             await set_sending(stage, scenario.entities[entity], True)
-        census = await take_census(stage, entities, queues, spool)
+        try:
+            census = await take_census(stage, entities, queues, spool)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
     accounts = {name: census.account(name, drill.senders.sent[name]) for name in scenario.entities}
     return drill.judged({name: account for name, (account, _) in accounts.items()}, accounts)
 
