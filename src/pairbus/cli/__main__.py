@@ -6,7 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError:
+    sys.stderr.write("pairbus: The command line needs packages that are not installed: pip install 'pairbus[cli]'.\n")
+    sys.exit(2)
 from typer.main import get_command
 
 from pairbus.cli import (
@@ -16,6 +20,7 @@ from pairbus.cli import (
     deadletters,
     demo,
     doctor,
+    drill,
     fault,
     ledger,
     serve,
@@ -42,7 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, serve, fault, doctor, syphon, backlog, deadletters, ledger, cost, completion):
+for module in (demo, serve, fault, doctor, drill, syphon, backlog, deadletters, ledger, cost, completion):
     module.register(app)
 
 
@@ -92,6 +97,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(refusal))
     except typer.TyperException as error:
         return _refuse(sentence(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "pairbus").partition(".")[0]
+        if package == "pairbus":
+            raise
+        return _refuse(f"This needs the package '{package}', which is not installed: pip install 'pairbus[all]'.")
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     if code == INTERRUPTED:

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,10 @@ from typer.main import get_command
 from pairbus.cli import settings, voice
 from pairbus.cli.examples import EXAMPLES
 
-VARIABLES = {"primary_name": "PAIRBUS_PRIMARY_NAME"}
+_BETWEEN = re.compile(r"(-?\d+)<=x<=(-?\d+)")
+_AT_LEAST = re.compile(r"x>=(-?\d+)")
+
+VARIABLES = {"primary_name": "PAIRBUS_PRIMARY_NAME", "state_dir": "PAIRBUS_STATE_DIR"}
 ROOT_VARIABLES = {"config": "PAIRBUS_CONFIG", "quiet": "PAIRBUS_QUIET"}
 NAMESPACES = ("primary", "secondary")
 """Options that name a namespace. Their variables hold connection strings, see `namespaces`."""
@@ -190,11 +194,12 @@ def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
         record = param.get_help_record(ctx)
         if record is None:
             continue
+        name, text = record
+        text = _BETWEEN.sub(r"\1 to \2", _AT_LEAST.sub(r"\1 or more", text))
         if isinstance(param, TyperArgument):
-            record = (param.display_name_raw, record[1])
-            records["Arguments"].append(record)
+            records["Arguments"].append((param.display_name_raw, text))
         else:
-            records["Options"].append(record)
+            records["Options"].append((name, text))
     for title, rows in records.items():
         if rows:
             with formatter.section(title):
