@@ -45,7 +45,8 @@ What is typed goes before the environment, that before the file of `--config`, a
 - Every option has a variable: `PAIRBUS_`, the command, the option. `pairbus syphon --rate 200` is
   `PAIRBUS_SYPHON_RATE=200`, `pairbus backlog list --queues 0-4` is `PAIRBUS_BACKLOG_LIST_QUEUES=0-4`; a switch is `1`.
 - For all commands: `PAIRBUS_PRIMARY` and `PAIRBUS_SECONDARY` hold connection strings, `PAIRBUS_PRIMARY_NAME` is
-  `--primary-name`, `PAIRBUS_CA_FILE` the certificate to trust (a local namespace's), `PAIRBUS_CONFIG` is `--config`,
+  `--primary-name`, `PAIRBUS_STATE_DIR` is `--state-dir`,
+  `PAIRBUS_CA_FILE` the certificate to trust (a local namespace's), `PAIRBUS_CONFIG` is `--config`,
   `PAIRBUS_QUIET` is `--quiet`.
 - `--config FILE` names a TOML file. It has a table for each command with its options, without their dashes; and, at its
   top, what is the same for all of them:

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -30,6 +32,14 @@ from pairbus.publishing.tally import DAY_SECONDS, MOST_KINDS, OTHERS, Tally
 from pairbus.testing import wait_until
 
 BACKLOG = "contoso/x-servicebus-transfer/3"
+T = TypeVar("T")
+
+
+def some(condition: Callable[[], T | None], what: str) -> T:
+    """The first answer that is not None."""
+    found = wait_until(condition, what=what)
+    assert found is not None
+    return found
 
 
 class Pair:
@@ -71,7 +81,7 @@ def state_of(publisher: Publisher) -> ProcessState | None:
 
 
 def written(publisher: Publisher) -> ProcessState:
-    return wait_until(lambda: state_of(publisher), what="the first writing")
+    return some(lambda: state_of(publisher), what="the first writing")
 
 
 def ended(publisher: Publisher) -> ProcessState:
@@ -80,7 +90,7 @@ def ended(publisher: Publisher) -> ProcessState:
         alive = folder.is_alive(publisher.folder / publisher.process)
         return state if state is not None and state.ended and not alive else None
 
-    return wait_until(last_word, what="the last writing")
+    return some(last_word, what="the last writing")
 
 
 def request(source: str, action: Action = Action.FAIL_OVER, *, at: float | None = None) -> Request:
@@ -272,7 +282,7 @@ def test_a_killed_process_is_dead_and_a_kill_is_not_an_end(tmp_path: Path) -> No
     with subprocess.Popen([sys.executable, "-c", program, str(place)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         own = place / child.stdout.readline().strip()
-        state = wait_until(lambda: folder.read_state(own), what="the child's state")
+        state = some(lambda: folder.read_state(own), what="the child's state")
         assert (folder.is_alive(own), state.pid) == (True, child.pid)
         child.kill()
         child.wait()
@@ -316,7 +326,7 @@ def test_a_request_is_followed_once_and_answered(tmp_path: Path) -> None:
     written(publisher)
     asked = request(source.key)
     path = folder.put_request(publisher.folder, publisher.process, asked)
-    answer = wait_until(lambda: next(iter(written(publisher).answers), None), what="the answer")
+    answer = some(lambda: next(iter(written(publisher).answers), None), what="the answer")
     assert (answer.request, answer.done, answer.text) == (asked.id, True, "done as asked")
     assert source.asked == [(Action.FAIL_OVER, "orders")]
     assert not folder.take_back(path)
@@ -339,7 +349,7 @@ def test_what_cannot_be_followed_is_answered_too(
     written(publisher)
     asked = request(source or pair.key, action, at=time.time() - age)
     folder.put_request(publisher.folder, publisher.process, asked)
-    answer = wait_until(lambda: next(iter(written(publisher).answers), None), what="the answer")
+    answer = some(lambda: next(iter(written(publisher).answers), None), what="the answer")
     assert (answer.done, answer.text, pair.asked) == (False, said, [])
     publisher.leave(pair)
     ended(publisher)

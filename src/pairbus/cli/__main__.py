@@ -17,6 +17,7 @@ from pairbus.cli import (
     backlog,
     completion,
     cost,
+    dashboard,
     deadletters,
     demo,
     doctor,
@@ -47,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, serve, fault, doctor, drill, syphon, backlog, deadletters, ledger, cost, completion):
+for module in (demo, serve, fault, doctor, drill, syphon, backlog, deadletters, dashboard, ledger, cost, completion):
     module.register(app)
 
 

@@ -60,7 +60,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "cost forecast": ("pairbus cost forecast fleet.toml",),
     "simulate": ("pairbus simulate fleet.toml --runs 1000",),
-    "dashboard": ("pairbus dashboard",),
+    "dashboard": (
+        "pairbus dashboard --state-dir /run/user/1000/pairbus-state",
+        "pairbus dashboard --allow-control --secondary env:STANDBY --ledger ./ledger",
+    ),
     "demo": ("pairbus demo",),
     "completion": (
         "pairbus completion bash > ~/.local/share/bash-completion/completions/pairbus",

@@ -1,0 +1,406 @@
+// The page: shows what the server sends, changes only what changed, so that focus and reading positions stay.
+import { drawChart, drawRibbon, duration, ribbonShape, ROUTES } from "/draw.js";
+
+const $ = (id) => document.getElementById(id);
+const number = new Intl.NumberFormat("en");
+const few = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const day = new Intl.DateTimeFormat([], { month: "short", day: "numeric" });
+const LABELS = { primary: "primary", backlog: "backlog", spool: "spool", failed: "failed" };
+const REASONS = {
+  send_failed: "a send failed", deadline: "it failed for too long", ping_succeeded: "a ping was delivered",
+  send_succeeded: "a send succeeded", fail_over: "somebody failed it over", mark_healthy: "somebody marked it healthy",
+};
+const TOKEN = "pairbus-token";
+
+const text = (node, value) => { if (node.textContent !== value) node.textContent = value; };
+const plural = (count, one, many) => `${number.format(count)} ${count === 1 ? one : many}`;
+const money = (amount, currency) => `${amount.toFixed(amount && amount < 0.1 ? 4 : 2)} ${currency}`;
+
+function when(seconds) {
+  const date = new Date(seconds * 1000);
+  const sameDay = date.toDateString() === new Date().toDateString();
+  return sameDay ? clock.format(date) : `${day.format(date)}, ${clock.format(date)}`;
+}
+
+function chip(node, state) {
+  text(node, state);
+  if (node.dataset.state !== state) node.dataset.state = state;
+}
+
+// Rows with a key each: those that stay are changed in place, new ones are made, others go.
+function rows(body, items, key, make, change) {
+  const present = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  items.forEach((item, position) => {
+    const name = key(item);
+    let row = present.get(name);
+    present.delete(name);
+    if (!row) { row = make(item); row.dataset.key = name; }
+    change(row, item);
+    if (body.children[position] !== row) body.insertBefore(row, body.children[position] || null);
+  });
+  for (const row of present.values()) row.remove();
+}
+
+// A row of a table: the first cell is its heading, the others carry the name of their column for narrow screens.
+function tableRow(body) {
+  const row = document.createElement("tr");
+  row.setAttribute("role", "row");
+  const heads = [...body.closest("table").querySelectorAll("thead th")];
+  heads.forEach((head, position) => {
+    const cell = document.createElement(position ? "td" : "th");
+    cell.setAttribute("role", position ? "cell" : "rowheader");
+    if (!position) cell.scope = "row";
+    else cell.dataset.label = head.textContent;
+    cell.className = [...head.classList].filter((name) => name !== "ribbon-column").join(" ");
+    row.append(cell);
+  });
+  return row;
+}
+
+function cell(row, position, value) {
+  const found = row.children[position];
+  text(found, value);
+  found.classList.toggle("empty", value === "");
+}
+
+// Two lines in a cell: what matters, and what it rests on.
+function twoLines(row, position, first, second) {
+  const place = row.children[position];
+  const lines = child(place, "span", "");
+  if (!lines.firstElementChild) {
+    const upper = document.createElement("span"), lower = document.createElement("span");
+    lower.className = "second";
+    lines.append(upper, lower);
+  }
+  text(lines.firstElementChild, first);
+  text(lines.lastElementChild, second);
+  place.classList.toggle("empty", first === "" && second === "");
+}
+
+function child(parent, name, classes) {
+  let found = parent.firstElementChild;
+  if (!found) { found = document.createElement(name); found.className = classes; parent.append(found); }
+  return found;
+}
+
+function button(parent, label, name, act) {
+  const found = child(parent, "button", "quiet");
+  found.type = "button";
+  text(found, label);
+  if (found.getAttribute("aria-label") !== name) found.setAttribute("aria-label", name);
+  found.onclick = act;
+}
+
+// --- the parts ----------------------------------------------------------------------------------------------
+
+function headline(view) {
+  const entities = view.pairs.flatMap((pair) => pair.entities.map((entity) => ({ ...entity, pair: pair.name })));
+  const bad = entities.filter((entity) => entity.state === "failed over");
+  const suspect = entities.filter((entity) => entity.state === "suspect");
+  const alive = view.processes.filter((process) => process.condition === "alive").length;
+  let title = "Nobody publishes here yet";
+  if (bad.length === 1) title = `${bad[0].name} is failed over: its messages wait in the backlog`;
+  else if (bad.length) title = `${bad.length} of ${entities.length} entities are failed over: their messages wait in the backlog`;
+  else if (suspect.length) title = `${suspect.map((entity) => entity.name).slice(0, 3).join(", ")} ${suspect.length === 1 ? "is" : "are"} suspect`;
+  else if (entities.length) title = entities.length === 1 ? `${entities[0].name} takes sends` : `All ${entities.length} entities take sends`;
+  else if (alive) title = "Nothing has been sent yet";
+  text($("headline"), title);
+  const waiting = view.pairs.reduce((sum, pair) => sum + pair.depth.messages, 0);
+  const words = [plural(alive, "process publishes", "processes publish"), plural(waiting, "message waits", "messages wait")];
+  if (view.costs.outage) words.push(`the outage costs ${outageMoney(view.costs)} an hour`);
+  if (view.unread) words.push(`${plural(view.unread, "state", "states")} could not be read`);
+  text($("subline"), words.join(" · "));
+  document.title = bad.length ? `${bad.length} failed over · pairbus` : "pairbus";
+}
+
+function outageMoney(costs) {
+  const { amount, amount_beyond: beyond } = costs.outage;
+  return amount === beyond ? money(amount, costs.currency) : `${money(amount, costs.currency)} (${money(beyond, costs.currency)} beyond the included operations)`;
+}
+
+function showPair(section, pair, view) {
+  const find = (name) => section.querySelector(name);
+  text(find(".pair-primary"), pair.name);
+  text(find(".pair-secondary"), pair.secondary ? `with ${pair.secondary}` : "");
+  chip(find(".pair-state"), pair.faulted ? "faulted" : pair.state);
+  const accepted = pair.speeds.primary + pair.speeds.backlog + pair.speeds.spool;
+  text(find(".speed-total"), few.format(accepted));
+  const bar = find(".route-bar"), legend = find(".route-legend");
+  rows(bar, ROUTES, ([route]) => route, ([route]) => {
+    const part = document.createElement("span");
+    part.className = `of-${route}`;
+    return part;
+  }, (part, [route]) => { part.style.flexGrow = String(pair.speeds[route]); part.hidden = !pair.speeds[route]; });
+  bar.setAttribute("aria-label", `Sends a second: ${ROUTES.map(([route, name]) => `${few.format(pair.speeds[route])} ${name}`).join(", ")}.`);
+  rows(legend, ROUTES, ([route]) => route, ([route]) => {
+    const line = document.createElement("li"), swatch = document.createElement("span"), words = document.createElement("span");
+    swatch.className = `swatch of-${route}`;
+    line.append(swatch, words);
+    return line;
+  }, (line, [route]) => {
+    text(line.lastElementChild, `${few.format(pair.speeds[route])} ${LABELS[route]}`);
+    line.hidden = route === "spool" && pair.spool === null && !pair.speeds.spool;
+  });
+
+  text(find(".depth-value"), number.format(pair.depth.messages));
+  text(find(".depth-detail"), depthDetail(pair));
+  const today = pair.today;
+  text(find(".accepted-value"), number.format(today.primary + today.backlog + today.spool));
+  text(find(".accepted-detail"), `${number.format(today.primary)} primary · ${number.format(today.backlog)} backlog${today.spool ? ` · ${number.format(today.spool)} spool` : ""} · ${number.format(today.home)} carried home`);
+  text(find(".rotation-value"), pair.rotation.of ? `${pair.rotation.in} of ${pair.rotation.of}` : "–");
+  text(find(".spool-detail"), `backlog queues in rotation · ${pair.spool === null ? "no spool" : `${plural(pair.spool, "message", "messages")} in the spool`}`);
+  drawChart(find(".chart"), find(".chart-scale"), pair.history);
+
+  const table = find("table.entities"), body = find(".entity-rows");
+  text(table.querySelector("caption"), `Entities of ${pair.name}, as ${plural(pair.clients, "paired client sees", "paired clients see")} them`);
+  table.parentElement.setAttribute("aria-label", `Entities of ${pair.name}`);
+  table.parentElement.hidden = !pair.entities.length;
+  rows(body, pair.entities, (entity) => entity.name, () => tableRow(body), (row, entity) => showEntity(row, entity, pair, view));
+}
+
+function depthDetail(pair) {
+  const { depth } = pair, words = [];
+  if (!depth.messages) words.push("empty");
+  else if (depth.drain_seconds !== null) words.push(`home in about ${duration(depth.drain_seconds)}`);
+  else words.push(`waits for ${depth.waits_for}`);
+  if (depth.dead_letters) words.push(plural(depth.dead_letters, "dead letter", "dead letters"));
+  words.push(depth.counted_at === null ? "as these processes know" : "counted in the secondary");
+  if (depth.trouble) words.push(depth.trouble);
+  return words.join(" · ");
+}
+
+function showEntity(row, entity, pair, view) {
+  const now = view.at, total = Object.values(entity.clients).reduce((a, b) => a + b, 0);
+  cell(row, 0, entity.name);
+  chip(child(row.children[1], "span", "chip"), entity.state);
+  twoLines(row, 2, when(entity.since), `${duration(now - entity.since)}${total > 1 ? `, ${entity.clients[entity.state]} of ${total} clients` : ""}`);
+  row.children[2].classList.add("time");
+  let picture = row.children[3].firstElementChild;
+  if (!picture) { picture = ribbonShape(); row.children[3].append(picture); }
+  drawRibbon(picture, entity.ribbon, now, 3600);
+  cell(row, 4, entity.cause);
+  twoLines(row, 5, ...pingWords(entity, now));
+  twoLines(row, 6, `${number.format(entity.today.primary)} primary`, entity.today.backlog ? `${number.format(entity.today.backlog)} backlog` : "");
+  const over = entity.state === "failed over";
+  const action = over ? "mark healthy" : "fail over";
+  button(row.children[7], over ? "Mark healthy" : "Fail over", `${over ? "Mark healthy" : "Fail over"}: ${entity.name} of ${pair.name}`, () => ask(
+    { action, primary: pair.name, entity: entity.name },
+    over ? `Sends to ${entity.name} go to the primary again, in ${plural(total, "client", "clients")}.` : `Sends to ${entity.name} go to the backlog until pings succeed, in ${plural(total, "client", "clients")}.`,
+  ));
+}
+
+function pingWords(entity, now) {
+  const first = [], second = [];
+  if (entity.ping) first.push(`${entity.ping.delivered ? "delivered" : "failed"} ${duration(now - entity.ping.at)} ago`);
+  if (entity.state === "failed over" && entity.deadline !== null) second.push(`next in ${duration(entity.deadline - now)}`);
+  if (entity.state === "suspect" && entity.deadline !== null) second.push(`failed over in ${duration(entity.deadline - now)}`);
+  if (entity.today.pings) second.push(`${number.format(entity.today.pings)} today`);
+  return [first.join(), second.join(", ")];
+}
+
+function showCosts(view) {
+  const costs = view.costs;
+  $("costs").hidden = !costs.namespaces.length;
+  text($("costs-total"), `${money(costs.amount, costs.currency)} · ${plural(costs.billed, "billed operation", "billed operations")}`);
+  text($("costs-caption"), `Since midnight UTC, as ${costs.counted_by === "ledger" ? "the ledger records" : "these processes count"}; tariff ${costs.tariff}, ${costs.plan}`);
+  $("costs-outage").hidden = !costs.outage;
+  if (costs.outage) text($("costs-outage"), `The outage adds about ${plural(costs.outage.operations, "operation", "operations")} an hour, ${number.format(costs.outage.pings)} of them pings: ${outageMoney(costs)} an hour.`);
+  const body = $("costs-rows");
+  rows(body, costs.namespaces, (one) => one.namespace, () => tableRow(body), (row, one) => {
+    [one.namespace, number.format(one.operations), number.format(one.billed), number.format(one.pairing), money(one.operations_amount, costs.currency), money(one.standing_amount, costs.currency)]
+      .forEach((value, position) => cell(row, position, value));
+  });
+}
+
+function showSyphons(view) {
+  $("syphons").hidden = !view.syphons.length;
+  $("syphons-none").hidden = view.syphons.length > 0;
+  const body = $("syphon-rows");
+  rows(body, view.syphons, (one) => `${one.process}/${one.key}`, () => tableRow(body), (row, one) => {
+    cell(row, 0, `${one.program} (${one.pid})`);
+    cell(row, 1, one.primary);
+    chip(child(row.children[2], "span", "chip"), one.state);
+    cell(row, 3, `${one.connected} of ${one.pumps}`);
+    [one.in_hand, one.held, one.restored, one.dead_lettered].forEach((value, i) => cell(row, 4 + i, number.format(value)));
+    const paused = one.state === "paused";
+    button(row.children[8], paused ? "Resume" : "Pause", `${paused ? "Resume" : "Pause"} the syphon of process ${one.pid}`, () => ask(
+      { action: paused ? "resume syphon" : "pause syphon", process: one.process, key: one.key },
+      paused ? "The syphon goes on carrying the backlog home." : "The syphon finishes what is at hand and takes nothing more.",
+    ));
+  });
+}
+
+function showTransitions(view) {
+  $("transitions").hidden = !view.transitions.length;
+  $("transitions-none").hidden = view.transitions.length > 0;
+  const body = $("transition-rows");
+  rows(body, view.transitions, (one) => `${one.at}/${one.primary}/${one.entity}/${one.pid}`, () => tableRow(body), (row, one) => {
+    cell(row, 0, when(one.at));
+    cell(row, 1, `${one.entity} of ${one.primary}`);
+    const change = row.children[2];
+    if (!change.firstElementChild) {
+      const before = document.createElement("span"), after = document.createElement("span"), between = document.createElement("span");
+      before.className = "muted"; after.className = "chip";
+      before.textContent = one.before; between.textContent = " → "; chip(after, one.after);
+      change.append(wrap(before, between, after));
+    }
+    const reason = REASONS[one.reason] || one.reason.replaceAll("_", " ");
+    cell(row, 3, one.cause && !["ping", "fail_over", "mark_healthy"].includes(one.cause) ? `${reason}: ${one.cause}` : reason);
+    cell(row, 4, one.clients > 1 ? `${one.clients} clients` : `${one.program} (${one.pid})`);
+  });
+}
+
+function wrap(...nodes) {
+  const made = document.createElement("span");
+  made.append(...nodes);
+  return made;
+}
+
+function showProcesses(view) {
+  $("processes").hidden = !view.processes.length;
+  $("processes-none").hidden = view.processes.length > 0;
+  const body = $("process-rows");
+  rows(body, view.processes, (one) => one.name, () => tableRow(body), (row, one) => {
+    cell(row, 0, `${one.program} (${one.pid}) on ${one.host}`);
+    chip(child(row.children[1], "span", "chip"), one.condition);
+    cell(row, 2, number.format(one.clients));
+    cell(row, 3, number.format(one.syphons));
+    cell(row, 4, when(one.started));
+    cell(row, 5, one.condition === "alive" ? "now" : `${duration(view.at - one.heard)} ago`);
+  });
+}
+
+// --- what changed, said once for those who do not see it -------------------------------------------------------
+
+let known = null;
+function announce(view) {
+  const now = new Map(view.pairs.flatMap((pair) => pair.entities.map((entity) => [`${entity.name} of ${pair.name}`, entity.state])));
+  if (known) {
+    const changed = [...now].filter(([name, state]) => known.has(name) && known.get(name) !== state);
+    if (changed.length) text($("news"), changed.map(([name, state]) => `${name} is ${state}`).join("; "));
+  }
+  known = now;
+}
+
+function show(view) {
+  if (!view.pairs) return;
+  headline(view);
+  rows($("pairs"), view.pairs, (pair) => pair.name, () => $("pair-template").content.firstElementChild.cloneNode(true), (section, pair) => showPair(section, pair, view));
+  showCosts(view);
+  showSyphons(view);
+  showTransitions(view);
+  showProcesses(view);
+  announce(view);
+  allowControl(view.control);
+}
+
+// --- control -----------------------------------------------------------------------------------------------
+
+function allowControl(allowed) {
+  const unlocked = allowed && sessionStorage.getItem(TOKEN) !== null;
+  document.body.classList.toggle("unlocked", unlocked);
+  $("unlock").hidden = !allowed;
+  text($("unlock"), unlocked ? "Lock control" : "Unlock control");
+}
+
+function tokenFromLink() {
+  const found = /^#token=([\w-]+)$/.exec(location.hash);
+  if (!found) return;
+  sessionStorage.setItem(TOKEN, found[1]);
+  history.replaceState(null, "", "/");
+}
+
+function outcome(good, words) {
+  const place = $("outcome");
+  place.hidden = false;
+  place.dataset.good = good ? "yes" : "no";
+  text(place, words);
+}
+
+async function ask(wish, consequence) {
+  text($("sure-title"), `${wish.action[0].toUpperCase()}${wish.action.slice(1)}${wish.entity ? ` ${wish.entity}` : ""}?`);
+  text($("sure-text"), consequence);
+  if (await answered($("sure-dialog")) !== "yes") return;
+  outcome(true, "Asked; waiting for the answer.");
+  try {
+    const response = await fetch("/api/control", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Pairbus-Token": sessionStorage.getItem(TOKEN) || "" },
+      body: JSON.stringify(wish),
+    });
+    const result = await response.json();
+    if (response.status === 403) {
+      sessionStorage.removeItem(TOKEN);
+      allowControl(true);
+    }
+    if (!response.ok) outcome(false, result.error);
+    else outcome(result.done === result.answers.length, result.answers.map((one) => `${one.program} (${one.pid}): ${one.text}`).join(" "));
+  } catch {
+    outcome(false, "The page's server did not answer; look at the states before you ask again.");
+  }
+}
+
+function answered(dialog) {
+  return new Promise((resolve) => {
+    dialog.returnValue = "no";
+    dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
+    dialog.showModal();
+  });
+}
+
+$("unlock").addEventListener("click", () => {
+  if (sessionStorage.getItem(TOKEN) !== null) { sessionStorage.removeItem(TOKEN); allowControl(true); return; }
+  $("token").value = "";
+  $("token-dialog").showModal();
+});
+$("token-cancel").addEventListener("click", () => $("token-dialog").close());
+$("token-form").addEventListener("submit", () => {
+  sessionStorage.setItem(TOKEN, $("token").value.trim());
+  allowControl(true);
+});
+
+// --- the stream, and asking again and again where there is none ---------------------------------------------------
+
+let heard = 0, polling = false;
+
+function connection(state, words) {
+  const place = $("connection");
+  place.dataset.state = state;
+  text(place, words);
+}
+
+function receive(document_) {
+  heard = Date.now();
+  connection("live", "live");
+  show(JSON.parse(document_));
+}
+
+function follow() {
+  const source = new EventSource("/api/events");
+  source.onmessage = (event) => receive(event.data);
+  source.onerror = () => {
+    connection("lost", "connection lost, trying again");
+    if (source.readyState === EventSource.CLOSED) { source.close(); polling = true; setTimeout(follow, 10000); }
+  };
+  source.onopen = () => { polling = false; };
+}
+
+setInterval(async () => {
+  if (heard && Date.now() - heard > 5000) connection("lost", `nothing new for ${duration((Date.now() - heard) / 1000)}`);
+  if (!polling) return;
+  try {
+    const response = await fetch("/api/state");
+    if (response.ok) receive(await response.text());
+  } catch { /* said above */ }
+}, 2000);
+
+// Narrow screens show rows as blocks, which takes the meaning of a table from it: it is said here.
+for (const root of [document, $("pair-template").content]) {
+  for (const [name, role] of [["table", "table"], ["thead", "rowgroup"], ["tbody", "rowgroup"], ["thead tr", "row"], ["thead th", "columnheader"]]) {
+    for (const node of root.querySelectorAll(name)) node.setAttribute("role", role);
+  }
+}
+tokenFromLink();
+window.addEventListener("hashchange", () => { tokenFromLink(); });
+follow();

@@ -1,0 +1,133 @@
+"""Today's operations as a ledger folder has them, without Spark: its files are read as they grow.
+
+Each line is read once. A day's first look may mean a large folder: `read_on` takes a bounded amount at a time and says
+whether there is more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from pairbus.costs.billing import billed_operations
+from pairbus.ledger import closed_files, open_files
+from pairbus.ledger.files import OPEN_SUFFIX
+from pairbus.ledger.records import (
+    LEDGER_OPERATIONS,
+    SCHEMA_VERSION,
+    Operation,
+    Outcome,
+    Role,
+    Route,
+    is_backlog_queue,
+)
+from pairbus.publishing.records import Count
+from pairbus.publishing.tally import DAY_SECONDS
+
+READ_AT_ONCE_BYTES = 32 * 1024 * 1024
+_SILENT = LEDGER_OPERATIONS | {Operation.TRANSITION}
+_Kind = tuple[str, str, str, Operation, Route | None, Outcome, bool, bool]
+
+
+class _Line(msgspec.Struct):
+    """What is needed of a record."""
+
+    v: int
+    at_us: int
+    role: Role
+    operation: Operation
+    namespace: str = ""
+    entity: str = ""
+    destination: str | None = None
+    route: Route | None = None
+    outcome: Outcome = Outcome.OK
+    bytes: int = 0
+    billed: int | None = None
+
+
+class LedgerTail:
+    """Follows the ledger files of one folder and adds up the operations of one day, UTC."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._decoder = msgspec.json.Decoder(_Line)
+        self._day = -1
+        self._offsets: dict[str, int] = {}
+        self._sums: dict[_Kind, list[int]] = {}
+        self.unreadable = 0
+
+    def read_on(self, day: int) -> bool:
+        """Read what is new, up to a limit; True if everything there is has been read."""
+        if day != self._day:
+            self._day, self._offsets, self._sums, self.unreadable = day, {}, {}, 0
+        room = READ_AT_ONCE_BYTES
+        for path in (*closed_files(self._folder), *open_files(self._folder)):
+            if room <= 0:
+                return False
+            room -= self._read_file(path, room)
+        return room > 0
+
+    def _read_file(self, path: Path, most: int) -> int:
+        # A file that is published keeps the beginning of its name: what was read of it stays read.
+        stem = path.name.removesuffix(OPEN_SUFFIX).removesuffix(".jsonl")
+        offset = self._offsets.get(stem, 0)
+        try:
+            found = path.stat()
+            if found.st_size == offset or found.st_mtime < self._day * DAY_SECONDS:
+                return 0
+            with path.open("rb") as file:
+                file.seek(offset)
+                text = file.read(most)
+        except FileNotFoundError:  # published in this moment: it is read under its new name
+            return 0
+        end = text.rfind(b"\n") + 1
+        for line in text[:end].splitlines():
+            self._add(line)
+        self._offsets[stem] = offset + end
+        return end
+
+    def _add(self, text: bytes) -> None:
+        try:
+            line = self._decoder.decode(text)
+        except msgspec.MsgspecError:
+            self.unreadable += 1
+            return
+        if line.v > SCHEMA_VERSION or line.operation in _SILENT or line.at_us // 1_000_000 // DAY_SECONDS != self._day:
+            return
+        on_backlog = is_backlog_queue(line.entity)
+        primary = line.entity.partition("/")[0] if on_backlog else line.namespace
+        target = line.destination or line.entity
+        own = line.role is Role.NAMESPACE
+        kind = (primary, line.namespace, target, line.operation, line.route, line.outcome, on_backlog, own)
+        sums = self._sums.setdefault(kind, [0, 0])
+        sums[0] += 1
+        sums[1] += billed_operations(line.operation, line.bytes, line.outcome) if line.billed is None else line.billed
+
+    def counts(self) -> list[Count]:
+        """What clients, syphons and receivers recorded."""
+        return self._counts(own=False)
+
+    def billed(self) -> list[Count]:
+        """What is billed: a namespace that keeps a ledger of its own has counted everyone's operations."""
+        own = self._counts(own=True)
+        counted_itself = {one.namespace for one in own}
+        return own + [one for one in self._counts(own=False) if one.namespace not in counted_itself]
+
+    def _counts(self, *, own: bool) -> list[Count]:
+        return [
+            Count(
+                day=self._day,
+                primary=kind[0],
+                namespace=kind[1],
+                target=kind[2],
+                operation=kind[3],
+                route=kind[4],
+                outcome=kind[5],
+                on_backlog=kind[6],
+                operations=operations,
+                billed=billed,
+            )
+            for kind, (operations, billed) in self._sums.items()
+            if kind[7] is own
+        ]

@@ -1,0 +1,324 @@
+"""What the page shows: everything that was seen, put together. PURE: a function of the sighting and the time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pairbus.dashboard.money import Prices, outage_per_hour, today
+from pairbus.dashboard.reading import SHOWN_DEAD_SECONDS, Process, Sighting
+from pairbus.dashboard.ribbons import WORST_FIRST, Witness, ribbon, worst
+from pairbus.ledger.records import Operation
+from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS
+from pairbus.publishing.records import Count, EntityReport, Flow, PairReport
+from pairbus.publishing.tally import DAY_SECONDS, flows_of
+
+HISTORY_SECONDS = BUCKET_SECONDS * KEPT_BUCKETS
+SHOWN_TRANSITIONS = 50
+SAME_TIME_SECONDS = 5.0
+SHOWN_FLOWS = ("primary", "backlog", "spool", "failed", "home")
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many messages wait in the backlog queues of one primary, as the secondary's administration counts them."""
+
+    messages: int
+    dead_letters: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything a view is made of.
+
+    A ledger, if one is read, replaces what the processes counted themselves: `recorded` is what clients and syphons
+    did, `billed` what their namespaces bill.
+    """
+
+    sighting: Sighting
+    prices: Prices
+    depths: Mapping[str, Depth]
+    """By the label of the primary."""
+    depth_trouble: str | None = None
+    recorded: Sequence[Count] | None = None
+    billed: Sequence[Count] | None = None
+    control: bool = False
+
+
+def label(primary: str) -> str:
+    """The first label of a primary's name: the same for its host and its name in backlog paths."""
+    return primary.partition(".")[0].lower()
+
+
+def view(known: Known, now: float) -> dict[str, Any]:
+    processes = known.sighting.processes
+    day = int(now) // DAY_SECONDS
+    counts = known.recorded
+    if counts is None:
+        counts = [one for process in processes for one in process.state.counts if one.day == day]
+    names = sorted({name for process in processes for name in _labels(process)})
+    pairs = [_pair(name, known, counts, now) for name in names]
+    living = [report for process in processes if process.alive for report in process.state.pairs]
+    diverted = sum(pair["speeds"]["backlog"] for pair in pairs)
+    costs = today(counts if known.billed is None else known.billed, known.prices, now % DAY_SECONDS)
+    costs["outage"] = outage_per_hour(living, diverted, counts, known.prices)
+    costs["counted_by"] = "processes" if known.recorded is None else "ledger"
+    return {
+        "at": now,
+        "control": known.control,
+        "pairs": pairs,
+        "syphons": [one for process in processes if process.alive for one in _syphons(process, now)],
+        "processes": [_process(process, now) for process in processes if _is_shown(process, now)],
+        "unread": known.sighting.unread,
+        "transitions": _transitions(processes),
+        "costs": costs,
+    }
+
+
+def _labels(process: Process) -> set[str]:
+    state = process.state
+    pairs, syphons = (label(one.primary) for one in state.pairs), (label(one.primary) for one in state.syphons)
+    return {*pairs, *syphons, *(label(one.primary) for one in state.totals)}
+
+
+def _pair(name: str, known: Known, counts: Sequence[Count], now: float) -> dict[str, Any]:
+    processes = known.sighting.processes
+    mine = [
+        (process, report)
+        for process in processes
+        if process.alive
+        for report in process.state.pairs
+        if label(report.primary) == name
+    ]
+    syphons = [
+        report
+        for process in processes
+        if process.alive
+        for report in process.state.syphons
+        if label(report.primary) == name
+    ]
+    reports = [report for _, report in mine]
+    flows = [one.flow for process in processes for one in process.state.totals if label(one.primary) == name]
+    speeds = dict.fromkeys((*SHOWN_FLOWS, "gone"), 0.0)
+    for process in processes:
+        for speed in process.state.speeds if process.alive and not process.is_silent(now) else ():
+            if label(speed.primary) == name and speed.flow in speeds:
+                speeds[speed.flow] += speed.per_second
+    entities = _entities(name, mine, processes, counts, now)
+    counted = known.depths.get(name)
+    reported = max(0, sum(one.stored - one.gone for one in flows))
+    waiting = reported if counted is None else counted.messages
+    depth: dict[str, Any] = {
+        "messages": waiting,
+        "dead_letters": None if counted is None else counted.dead_letters,
+        "counted_at": None if counted is None else counted.at,
+        "trouble": known.depth_trouble,
+    }
+    depth["drain_seconds"] = waiting / speeds["gone"] if waiting and speeds["gone"] else None
+    depth["waits_for"] = _waits_for(depth, [one.state for one in syphons], [one["state"] for one in entities])
+    spools = [report.spooled for report in reports if report.spooled is not None]
+    named = reports or syphons
+    return {
+        "name": name,
+        "primary": named[0].primary if named else name,
+        "secondary": named[0].secondary if named else "",
+        "clients": len(reports),
+        "faulted": sum(report.faulted for report in reports),
+        "state": worst(one["state"] for one in entities) if entities else "unknown",
+        "entities": entities,
+        "speeds": {flow: round(speed, 2) for flow, speed in speeds.items()},
+        "today": _today(name, counts),
+        "depth": depth,
+        "rotation": {
+            "in": min((report.in_rotation for report in reports), default=0),
+            "of": max((report.backlog_queues for report in reports), default=0),
+        },
+        "spool": sum(spools) if spools else None,
+        "syphons": len(syphons),
+        "history": _history(name, processes, waiting, now),
+    }
+
+
+def _waits_for(depth: Mapping[str, Any], syphons: Sequence[str], entities: Sequence[str]) -> str | None:
+    """Why a backlog does not get smaller, as far as it can be seen from here."""
+    if not depth["messages"] or depth["drain_seconds"] is not None:
+        return None
+    if not syphons:
+        return "a syphon: none publishes here"
+    if all(state == "paused" for state in syphons):
+        return "its syphon, which is paused"
+    return "the primary" if "failed over" in entities else "the syphon"
+
+
+def _entities(
+    name: str,
+    mine: Sequence[tuple[Process, PairReport]],
+    processes: Sequence[Process],
+    counts: Sequence[Count],
+    now: float,
+) -> list[dict[str, Any]]:
+    by_name: dict[str, list[tuple[Process, EntityReport]]] = defaultdict(list)
+    for process, report in mine:
+        for entity in report.entities:
+            by_name[entity.name].append((process, entity))
+    sent: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("primary", "backlog", "pings"), 0))
+    for count in counts:
+        if label(count.primary) == name:
+            row = sent[count.target]
+            for flow in flows_of(count.operation, count.route, count.outcome, count.on_backlog):
+                if flow in row:
+                    row[flow] += count.operations
+            if count.operation is Operation.PING:
+                row["pings"] += count.operations
+    found = []
+    for entity_name, seen in sorted(by_name.items()):
+        state = worst(report.state for _, report in seen)
+        those = [report for _, report in seen if report.state == state]
+        pings = [report.ping for _, report in seen if report.ping is not None]
+        last = max(pings, key=lambda ping: ping.at, default=None)
+        deadlines = [report.deadline for report in those if report.deadline is not None]
+        found.append(
+            {
+                "name": entity_name,
+                "state": state,
+                "since": min(report.since for report in those),
+                "clients": {one: sum(report.state == one for _, report in seen) for one in WORST_FIRST},
+                "cause": next((report.cause for report in those if report.cause), ""),
+                "deadline": min(deadlines, default=None),
+                "ping": None if last is None else {"at": last.at, "delivered": last.delivered, "error": last.error},
+                "today": sent[entity_name],
+                "ribbon": ribbon(_witnesses(name, entity_name, processes, now), begin=now - HISTORY_SECONDS, end=now),
+            }
+        )
+    return found
+
+
+def _witnesses(name: str, entity: str, processes: Sequence[Process], now: float) -> list[Witness]:
+    found = []
+    for process in processes:
+        changes = [one for one in process.state.transitions if label(one.primary) == name and one.entity == entity]
+        present = [
+            report
+            for pair in process.state.pairs
+            if label(pair.primary) == name
+            for report in pair.entities
+            if report.name == entity
+        ]
+        if not changes and not present:
+            continue
+        state = worst(report.state for report in present) if present else changes[-1].after
+        begin = process.state.started if changes else min(report.since for report in present)
+        found.append(Witness(begin, now if process.alive else process.state.at, state, changes))
+    return found
+
+
+def _today(name: str, counts: Sequence[Count]) -> dict[str, int]:
+    sums = dict.fromkeys((*SHOWN_FLOWS, "pings"), 0)
+    for count in counts:
+        if label(count.primary) == name:
+            for flow in flows_of(count.operation, count.route, count.outcome, count.on_backlog):
+                if flow in sums:
+                    sums[flow] += count.operations
+            if count.operation is Operation.PING:
+                sums["pings"] += count.operations
+    return sums
+
+
+def _history(name: str, processes: Sequence[Process], depth: int, now: float) -> dict[str, Any]:
+    """Messages in each bucket of the last hour; the depth is what it is now, less what came in and went since."""
+    last = int(now) // BUCKET_SECONDS
+    first = last - KEPT_BUCKETS + 1
+    columns = {flow: [0] * KEPT_BUCKETS for flow in Flow.__struct_fields__}
+    for process in processes:
+        for moment in process.state.history:
+            if label(moment.primary) == name and first <= moment.bucket <= last:
+                for flow in Flow.__struct_fields__:
+                    columns[flow][moment.bucket - first] += getattr(moment.flow, flow)
+    depths = [0] * KEPT_BUCKETS
+    for position in reversed(range(KEPT_BUCKETS)):
+        depths[position] = max(0, depth)
+        depth -= columns["stored"][position] - columns["gone"][position]
+    return {
+        "begin": first * BUCKET_SECONDS,
+        "seconds": BUCKET_SECONDS,
+        **{flow: columns[flow] for flow in SHOWN_FLOWS},
+        "depth": depths,
+    }
+
+
+def _syphons(process: Process, now: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "process": process.name,
+            "key": report.key,
+            "program": process.state.program,
+            "pid": process.state.pid,
+            "host": process.state.host,
+            "primary": report.primary_name,
+            "state": "silent" if process.is_silent(now) else report.state,
+            "pumps": len(report.pumps),
+            "connected": sum(pump.state not in ("connecting", "missing") for pump in report.pumps),
+            "in_hand": sum(pump.in_hand for pump in report.pumps),
+            "held": sum(pump.held for pump in report.pumps),
+            "restored": sum(pump.restored for pump in report.pumps),
+            "dead_lettered": sum(pump.dead_lettered for pump in report.pumps),
+            "left_alone": sorted({paused.destination for pump in report.pumps for paused in pump.paused}),
+        }
+        for report in process.state.syphons
+    ]
+
+
+def _is_shown(process: Process, now: float) -> bool:
+    return process.alive or now - process.state.at < SHOWN_DEAD_SECONDS
+
+
+def _process(process: Process, now: float) -> dict[str, Any]:
+    state = process.state
+    if process.alive:
+        condition = "silent" if process.is_silent(now) else "alive"
+    else:
+        condition = "died" if process.died else "ended"
+    return {
+        "name": process.name,
+        "program": state.program,
+        "pid": state.pid,
+        "host": state.host,
+        "condition": condition,
+        "started": state.started,
+        "heard": state.at,
+        "clients": len(state.pairs),
+        "syphons": len(state.syphons),
+    }
+
+
+def _transitions(processes: Sequence[Process]) -> list[dict[str, Any]]:
+    """The last changes, newest first. What several clients saw at about the same time is one."""
+    changes = [(one, process) for process in processes for one in process.state.transitions]
+    changes.sort(key=lambda pair: pair[0].at, reverse=True)
+    found: list[dict[str, Any]] = []
+    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    for one, process in changes:
+        alike = (label(one.primary), one.entity, one.before, one.after, one.reason, one.cause)
+        group = groups.get(alike)
+        if group is not None and group["at"] - one.at < SAME_TIME_SECONDS:
+            group["clients"] += 1
+            continue
+        if len(found) == SHOWN_TRANSITIONS:
+            break
+        groups[alike] = {
+            "at": one.at,
+            "primary": alike[0],
+            "entity": one.entity,
+            "before": one.before,
+            "after": one.after,
+            "reason": one.reason,
+            "cause": one.cause,
+            "program": process.state.program,
+            "pid": process.state.pid,
+            "clients": 1,
+        }
+        found.append(groups[alike])
+    return found
