@@ -153,7 +153,8 @@ def variable_of(path: str, param: Any) -> str | None:
     """The environment variable of an option of the command `path`, such as `backlog list`; None if it has none."""
     if not isinstance(param, TyperOption) or param.hidden or param.name in (*NAMESPACES, "help"):
         return None
-    return VARIABLES.get(param.name) or f"PAIRBUS_{path}_{param.name}".upper().replace("-", "_").replace(" ", "_")
+    option = max(param.opts, key=len).lstrip("-")
+    return VARIABLES.get(param.name) or f"PAIRBUS_{path}_{option}".upper().replace("-", "_").replace(" ", "_")
 
 
 def _name_variables(command: Any, parent: Any, name: str | None) -> None:
