@@ -27,6 +27,7 @@ TEXTS = (
     ("azure.servicebus.aio.management", "azure.servicebus.management"),
     ("azure.servicebus.aio", "azure.servicebus"),
     ("Callable[[], Awaitable[T]]", "Callable[[], T]"),
+    ("Callable[[], Awaitable[None]]", "Callable[[], None]"),
     ("Callable[[ServiceBusSender, float], Awaitable[T]]", "Callable[[ServiceBusSender, float], T]"),
     ("import Awaitable, Callable", "import Callable"),
     ("  # noqa: ASYNC109 - the SDK's name", ""),

@@ -7,6 +7,7 @@ SDK's `ServiceBusClient`. `pairbus.aio` has the same names for asyncio.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import (
@@ -54,6 +55,9 @@ __all__ = [
     "__version__",
     "pair_namespace",
 ]
+
+# The application decides where log lines go; without this Python prints warnings to stderr on its own.
+logging.getLogger("pairbus").addHandler(logging.NullHandler())
 
 # The SDK is imported when one of these is first asked for: the server and the command line do without it.
 _HOMES = {

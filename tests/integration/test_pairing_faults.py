@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -74,24 +76,88 @@ def label(fault: tuple[str, dict[str, Any]]) -> str:
     return str(fault[1].get("condition", fault[0]))
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an application sends to: a queue, a topic, or a queue with sessions."""
+
+    kind: str
+    name: str
+
+    def sender(self, client: Any) -> Any:
+        return client.get_topic_sender(self.name) if self.kind == "topic" else client.get_queue_sender(self.name)
+
+    def message(self, body: str) -> ServiceBusMessage:
+        return ServiceBusMessage(body, session_id="s-1" if self.kind == "session queue" else None)
+
+    def stored(self, pair: EmbeddedPair) -> list[str]:
+        return bodies(pair.primary, f"{self.name}/Subscriptions/all" if self.kind == "topic" else self.name)
+
+
+@pytest.fixture(params=["queue", "topic", "session queue"])
+def place(request: pytest.FixtureRequest, pair: EmbeddedPair) -> Iterator[Place]:
+    name = f"place-{uuid.uuid4().hex[:8]}"
+    with pair.primary.admin() as admin:
+        if request.param == "topic":
+            admin.create_topic(name)
+            admin.create_subscription(name, "all")
+        else:
+            admin.create_queue(name, requires_session=request.param == "session queue")
+    yield Place(request.param, name)
+    pair.primary.clear_faults()
+
+
 @pytest.mark.parametrize("fault", COUNTING, ids=label)
 def test_a_fault_that_counts_diverts_the_very_send(
-    pair: EmbeddedPair, client: Any, queue: str, fault: tuple[str, dict[str, Any]]
+    pair: EmbeddedPair, client: Any, place: Place, fault: tuple[str, dict[str, Any]]
 ) -> None:
     mode, details = fault
     events: list[TransitionEvent] = []
-    client.on_transition(lambda event: events.append(event) if event.entity == queue else None)
-    sender = client.get_queue_sender(queue)
-    sender.send_messages(ServiceBusMessage("before"))
-    pair.primary.fault(mode, entity=queue, **details)
-    sender.send_messages(ServiceBusMessage(f"during {queue}"))
+    client.on_transition(lambda event: events.append(event) if event.entity == place.name else None)
+    sender = place.sender(client)
+    sender.send_messages(place.message("before"))
+    pair.primary.fault(mode, entity=place.name, **details)
+    during = f"during {place.name}"
+    sender.send_messages(place.message(during))
 
-    assert client.state(queue) is EntityState.FAILED_OVER
-    assert backlog_of(client, pair, queue) == [f"during {queue}"]
+    assert client.state(place.name) is EntityState.FAILED_OVER
+    assert backlog_of(client, pair, place.name) == [during]
     assert [(event.before, event.after) for event in events] == [(EntityState.HEALTHY, EntityState.FAILED_OVER)]
     assert "Error" in events[0].cause
-    stored = bodies(pair.primary, queue)
-    assert stored == (["before", f"during {queue}"] if mode == "accept-then-fail" else ["before"])
+    assert place.stored(pair) == (["before", during] if mode == "accept-then-fail" else ["before"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"application_properties": {"what": object()}},
+        {"application_properties": {"what": 2**70}},
+        {"application_properties": {"what": "\ud800"}},
+        {"time_to_live": timedelta(days=60)},
+    ],
+    ids=["an object", "a number too large", "no text", "a time too long"],
+)
+def test_content_that_cannot_be_encoded_is_the_messages_own_fault(
+    pair: EmbeddedPair, client: Any, queue: str, content: dict[str, Any]
+) -> None:
+    sender = client.get_queue_sender(queue)
+    for wrong in (ServiceBusMessage("x", **content), [ServiceBusMessage("x", **content)]):
+        with pytest.raises((ServiceBusError, ValueError, TypeError)):
+            sender.send_messages(wrong)
+        assert client.state(queue) is EntityState.HEALTHY
+    sender.send_messages(ServiceBusMessage("right"))
+    assert bodies(pair.primary, queue) == ["right"]
+
+
+@pytest.mark.parametrize("nonsense", ["hello", b"hello", ["hello"], [[ServiceBusMessage("x")]], 7])
+def test_what_is_no_message_is_refused_as_the_sdk_does(
+    pair: EmbeddedPair, client: Any, queue: str, nonsense: Any
+) -> None:
+    sender = client.get_queue_sender(queue)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="ServiceBusMessage"):
+            sender.send_messages(nonsense)
+        assert bodies(pair.primary, queue) == []
+        client.fail_over(queue)
 
 
 @pytest.mark.parametrize(("condition", "error"), NOT_COUNTING)
@@ -199,6 +265,7 @@ def test_topics_and_session_queues_fail_over_as_queues_do(pair: EmbeddedPair, sh
         to_sessions.send_messages(ServiceBusMessage("next step", session_id="s-1"))
         # The pings that healed them were taken by both and are shown to no receiver.
         assert bodies(pair.primary, f"{topic}/Subscriptions/all") == ["later news"]
+        assert bodies(pair.primary, sessions) == ["next step"]
 
 
 def wait_for_health(client: Any, *entities: str) -> None:

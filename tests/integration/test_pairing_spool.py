@@ -12,8 +12,16 @@ from typing import Any, get_args
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus import BacklogUnavailableError, EntityState, SpoolFullError, SpoolInUseError, envelope
+from pairbus import (
+    BacklogUnavailableError,
+    EntityState,
+    PartlyAcceptedError,
+    SpoolFullError,
+    SpoolInUseError,
+    envelope,
+)
 from pairbus.amqp.sections import read_facts
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
@@ -148,15 +156,98 @@ def test_a_spool_has_one_owner(pair: EmbeddedPair, shell: Shell, tmp_path: Path)
 
 
 def test_a_full_spool_is_a_clear_error(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:
-    with paired(pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, **FAST) as client:
+    with paired(pair, shell, spool=tmp_path / "spool", spool_limit_bytes=2000, backlog_queue_count=1, **FAST) as client:
         sender = client.get_queue_sender("orders")
         pair.primary.stop()
         pair.secondary.stop()
-        client.spool._journal._limit_bytes = 2000
         sender.send_messages(ServiceBusMessage("x" * 1000))
-        with pytest.raises(SpoolFullError, match="full"):
+        with pytest.raises(SpoolFullError, match="limit of 2000 bytes") as raised:
             sender.send_messages(ServiceBusMessage("y" * 1000))
+        assert isinstance(raised.value, ServiceBusError)  # an application's own handler still sees it
         assert depth(client) == 1
+
+
+def test_a_full_spool_says_which_messages_a_backlog_has_accepted(
+    pair: EmbeddedPair, shell: Shell, tmp_path: Path
+) -> None:
+    """Three messages that each need a send of their own: the backlog takes some, the spool has no room for the rest."""
+    options = {**FAST, "send_timeout": 5}
+    with paired(
+        pair, shell, spool=tmp_path / "spool", spool_limit_bytes=1000, backlog_queue_count=1, **options
+    ) as client:
+        client.fail_over("orders")
+        sender = client.get_queue_sender("orders")
+        sender.send_messages(ServiceBusMessage("open"))
+        pair.secondary.fault("throttle", entity=sender.backlog_queue, rate=2)
+        with pytest.raises(PartlyAcceptedError) as raised:
+            sender.send_messages(
+                [{"body": f"{index}" + "x" * 200_000, "message_id": f"m-{index}"} for index in range(4)], timeout=5
+            )
+        pair.secondary.clear_faults()
+        assert isinstance(raised.value.cause, SpoolFullError)
+        accepted = [int(body[0]) for body in backlog_bodies(client, pair) if body != "open"]
+        assert list(raised.value.accepted) == accepted
+        assert raised.value.rest == tuple(range(len(accepted), 4))
+        assert depth(client) == 0
+
+
+def test_an_entity_that_cannot_go_holds_up_no_other(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:
+    with pair.primary.admin() as admin:
+        admin.create_queue("events")
+    with paired(pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, **FAST) as client:
+        orders, events = client.get_queue_sender("orders"), client.get_queue_sender("events")
+        pair.secondary.stop()
+        pair.primary.fault("refuse")
+        orders.send_messages(ServiceBusMessage("first"))
+        events.send_messages(ServiceBusMessage("second"))
+        assert depth(client) == 2
+        pair.primary.clear_faults()
+        pair.primary.fault("refuse", entity="orders")
+        wait_until(lambda: bodies(pair.primary, "events") == ["second"], 60, "the message behind")
+        wait_until(lambda: depth(client) == 1, 60, "a journal with the message in front alone")
+        pair.primary.clear_faults()
+        wait_until(lambda: bodies(pair.primary, "orders") == ["first"], 60, "the message in front")
+
+
+def test_what_has_expired_holds_up_nobody(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:
+    with paired(
+        pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, backlog_time_to_live="deduct", **FAST
+    ) as client:
+        sender = client.get_queue_sender("orders")
+        pair.primary.stop()
+        pair.secondary.stop()
+        sender.send_messages(ServiceBusMessage("short", time_to_live=timedelta(milliseconds=1)))
+        sender.send_messages(ServiceBusMessage("long", time_to_live=timedelta(hours=1)))
+        pair.primary.restart()
+        wait_until(lambda: bodies(pair.primary, "orders") == ["long"], 60, "the message that lives")
+        wait_until(lambda: depth(client) == 1, 60, "a journal with the expired one alone")
+        pair.secondary.restart()
+        wait_until(lambda: backlog_bodies(client, pair) == ["short"], 60, "the expired one where the syphon looks")
+
+
+def test_a_send_cancelled_while_it_is_being_stored_is_forwarded_all_the_same(
+    pair: EmbeddedPair, tmp_path: Path
+) -> None:
+    with paired(pair, "aio", spool=tmp_path / "spool", backlog_queue_count=1, **FAST) as client:
+        sender = client.get_queue_sender("orders")
+        pair.primary.stop()
+        pair.secondary.stop()
+        journal: Any = client.target.spool._journal
+        with journal._lock:  # a disk that takes its time
+            sending = sender.submit("send_messages", ServiceBusMessage("stored"))
+            wait_until(lambda: threads_waiting_for_the_disk() > 0, 60, "a send that stores")
+            sending.cancel()
+        wait_until(lambda: depth(client) == 1, 30, "the message in the journal")
+        pair.secondary.restart()
+        wait_until(lambda: depth(client) == 0, 60, "an empty spool")
+        assert backlog_bodies(client, pair) == ["stored"]
+
+
+def threads_waiting_for_the_disk() -> int:
+    return sum(
+        frame.f_code.co_name == "append" and "journal" in frame.f_code.co_filename
+        for frame in sys._current_frames().values()
+    )
 
 
 def test_under_deduct_the_time_in_the_spool_is_part_of_a_messages_life(

@@ -23,6 +23,7 @@ def test_the_defaults_are_those_of_the_feature() -> None:
     assert (made.syphon_retry_interval, made.send_timeout) == (1, 60)
     assert (made.enable_syphon, made.divert_during_interval) == (False, False)
     assert made.backlog_time_to_live == "restore"
+    assert made.spool_limit_bytes == 1024 * 1024 * 1024
     assert (made.primary_name, made.causes_failover, made.spool, made.ledger) == (None, None, None, None)
 
 
@@ -44,6 +45,11 @@ def test_the_defaults_are_those_of_the_feature() -> None:
         ("recovery_pings", 0, "1 or more"),
         ("send_timeout", 0, "more than 0"),
         ("send_timeout", None, "more than 0"),
+        ("send_timeout", float("inf"), "at most 24 hours"),
+        ("send_timeout", timedelta(days=2), "at most 24 hours"),
+        ("spool_limit_bytes", 0, "1 or more"),
+        ("spool_limit_bytes", 1e9, "1 or more"),
+        ("spool_limit_bytes", "1 GiB", "1 or more"),
         ("enable_syphon", "yes", "True or False"),
         ("divert_during_interval", 1, "True or False"),
         ("backlog_time_to_live", "keep", "'restore' or 'deduct'"),
@@ -73,6 +79,8 @@ def test_a_value_out_of_range_is_refused_with_its_name_value_and_range(name: str
         ("ping_primary_interval", 1800),
         ("syphon_retry_interval", 120),
         ("send_timeout", 0.001),
+        ("send_timeout", timedelta(hours=24)),
+        ("spool_limit_bytes", 1),
         ("backlog_queue_count", 1000),
         ("primary_name", "contoso-1.eu_2"),
     ],

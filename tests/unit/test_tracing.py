@@ -55,6 +55,7 @@ RESTORING = textwrap.dedent(
     from pairbus.pairing.tracing import diverted_send
     from pairbus.syphon.deliveries import Item
     from pairbus.syphon.outcomes import Logbook
+    from pairbus.syphon.verdicts import SendError, Verdict
 
     raw = b"\\x00\\x53\\x75" + encode(b"an order")
     book = Logbook("q", "contoso", "standby")
@@ -69,14 +70,14 @@ RESTORING = textwrap.dedent(
     forms = [envelope.to_backlog(raw, "orders", trace_parent=one) for one in (parent, parent, None, "nonsense")]
     items = [Item("orders", number, (), form) for number, form in enumerate(forms)]
     book.sent("orders", items, None, 0.5)
-    book.sent("orders", items[2:], TimeoutError(), 0.5)
+    book.sent("orders", items[2:], SendError(next(iter(Verdict)), "com.microsoft:timeout"), 0.5)
     divert, restore, failed = spans.get_finished_spans()
     assert restore.name == "pairbus restore"
     assert restore.attributes["messaging.batch.message_count"] == 4
     assert [link.context.span_id for link in restore.links] == [divert.context.span_id]
     assert [link.context.trace_id for link in restore.links] == [divert.context.trace_id]
     assert restore.end_time - restore.start_time == 500_000_000
-    assert failed.attributes["error.type"] == "TimeoutError"
+    assert failed.attributes["error.type"] == "SendError"
     assert not failed.links
     """
 )

@@ -39,6 +39,20 @@ class ScheduledInBacklogError(errors.ScheduledInBacklogError, ServiceBusError):
         errors.ScheduledInBacklogError.__init__(self, sequence_numbers)
 
 
+class SpoolError(errors.SpoolError, ServiceBusError):
+    __doc__ = errors.SpoolError.__doc__
+
+    def __init__(self, message: str) -> None:
+        errors.SpoolError.__init__(self, message)
+
+
+class SpoolFullError(errors.SpoolFullError, SpoolError):
+    __doc__ = errors.SpoolFullError.__doc__
+
+    def __init__(self, folder: str, limit_bytes: int) -> None:
+        errors.SpoolFullError.__init__(self, folder, limit_bytes)
+
+
 class PairedNamespaceFaultedError(errors.PairedNamespaceFaultedError, ServiceBusError):
     __doc__ = errors.PairedNamespaceFaultedError.__doc__
 

@@ -24,6 +24,7 @@ Duration = float | timedelta
 """Seconds, or a timedelta; the options keep seconds."""
 
 _MINUTE = 60.0
+DEFAULT_SPOOL_LIMIT_BYTES = 1024 * 1024 * 1024
 _SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 
 
@@ -48,6 +49,7 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
     causes_failover: Callable[[BaseException], bool] | None = None
     backlog_time_to_live: TimeToLivePolicy = "restore"
     spool: Path | str | None = None
+    spool_limit_bytes: int = DEFAULT_SPOOL_LIMIT_BYTES
     recovery_pings: int = 1
     send_timeout: Duration = _MINUTE
     ledger: Path | str | LedgerWriter | None = field(default=None, repr=False)
@@ -56,10 +58,11 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
     def __post_init__(self) -> None:
         _at_least_one("backlog_queue_count", self.backlog_queue_count)
         _at_least_one("recovery_pings", self.recovery_pings)
+        _at_least_one("spool_limit_bytes", self.spool_limit_bytes)
         self._seconds("failover_interval", 0, 60 * _MINUTE, "0 to 60 minutes")
         self._seconds("ping_primary_interval", 1, 30 * _MINUTE, "1 second to 30 minutes")
         self._seconds("syphon_retry_interval", 1, 2 * _MINUTE, "1 second to 2 minutes")
-        self._seconds("send_timeout", math.ulp(0.0), math.inf, "more than 0 seconds")
+        self._seconds("send_timeout", math.ulp(0.0), 24 * 60 * _MINUTE, "more than 0 seconds, at most 24 hours")
         for name in ("enable_syphon", "divert_during_interval"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: True or False.")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -27,7 +28,7 @@ from azure.servicebus._common.tracing import is_tracing_enabled
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
-from azure.servicebus.exceptions import MessageSizeExceededError
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from pairbus import envelope
 from pairbus.errors import ReservedPropertyError
@@ -35,6 +36,9 @@ from pairbus.failover import ErrorDescription
 
 STANDARD_LIMIT_BYTES = 256 * 1024
 """What a namespace of the Standard tier takes, for as long as no link has told better."""
+
+LARGEST_MESSAGE_BYTES = 100 * 1024 * 1024
+"""What a namespace of any tier takes at most: the limit for as long as the primary has not told its own."""
 
 Messages = (
     ServiceBusMessage
@@ -82,7 +86,7 @@ class PairedMessageBatch(ServiceBusMessageBatch):
         self._grown = 0
 
     def _add(self, add_message: Any) -> None:
-        prepared = cast(SingleMessage, prepare(add_message))
+        prepared = _prepare_one(add_message)
         encoded = cast(Any, self)._message[5]
         before = self._size
         super()._add(prepared)
@@ -120,14 +124,19 @@ def prepare(message: Any) -> Outgoing:
     if isinstance(message, ServiceBusMessageBatch):
         _prepare_batch(message)
         return message
-    if isinstance(message, AmqpAnnotatedMessage):
+    if isinstance(message, Iterable) and not isinstance(message, Mapping | AmqpAnnotatedMessage | str | bytes):
+        return [_prepare_one(one) for one in message]
+    return _prepare_one(message)
+
+
+def _prepare_one(message: Any) -> SingleMessage:
+    if isinstance(message, ServiceBusMessage):
+        _prepare_annotated(message.raw_amqp_message)
+    elif isinstance(message, AmqpAnnotatedMessage):
         _prepare_annotated(message)
-        return message
-    if isinstance(message, Mapping):
+    elif isinstance(message, Mapping):
         return _prepare_mapping(message)
-    if isinstance(message, Iterable):
-        return [cast(SingleMessage, prepare(one)) for one in message]
-    return cast(SingleMessage, message)  # the SDK says what is wrong with it
+    return cast(SingleMessage, message)  # what is none of these, the SDK says what is wrong with it
 
 
 def _prepare_annotated(raw: AmqpAnnotatedMessage) -> None:
@@ -188,6 +197,20 @@ def encode(message: Outgoing, limit_bytes: int, sender: Any) -> list[bytes]:
     return [raw]
 
 
+def can_be_encoded(message: Outgoing, error: BaseException, sender: Any) -> bool:
+    """Whether the message is not to blame for this error.
+
+    What cannot be encoded is reported by the SDK as an error without a condition, like trouble with the connection.
+    """
+    if type(error) is not ServiceBusError or getattr(error, "_condition", None) is not None:
+        return True
+    try:
+        encode(message, LARGEST_MESSAGE_BYTES, sender)
+    except (ValueError, TypeError, OverflowError, AttributeError, struct.error):
+        return False
+    return True
+
+
 def _encoded(message: SingleMessage, sender: Any) -> bytes:
     if is_tracing_enabled():  # type: ignore[no-untyped-call]
         # The SDK adds the trace context while it puts a message into a batch.
@@ -196,6 +219,8 @@ def _encoded(message: SingleMessage, sender: Any) -> bytes:
         return bytes(cast(Any, batch)._message[5][0])
     transport = _transport(sender)
     ready = transform_outbound_messages(cast(Any, message), ServiceBusMessage, transport.to_outgoing_amqp_message)
+    if isinstance(ready, list):
+        raise TypeError(f"Only a ServiceBusMessage, an AmqpAnnotatedMessage or a mapping can be sent, not {message!r}.")
     return bytes(transport.encode_message(ready))
 
 

@@ -21,8 +21,6 @@ from pathlib import Path
 
 from pairbus.errors import SpoolError, SpoolFullError, SpoolInUseError
 
-DEFAULT_LIMIT_BYTES = 1024 * 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -37,7 +35,7 @@ class Entry:
 class Journal:
     """The journal in one folder. Safe for many threads."""
 
-    def __init__(self, folder: Path | str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+    def __init__(self, folder: Path | str, *, limit_bytes: int) -> None:
         self.folder = Path(folder)
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
@@ -82,18 +80,26 @@ class Journal:
             self._depth += len(raws)
             self._size_bytes += added
 
-    def oldest(self, *, most: int, most_bytes: int) -> list[Entry]:
-        """The oldest messages of the entity whose turn it is; at least one if any wait."""
+    def entities(self) -> list[str]:
+        """The entities that messages wait for; the one with the oldest message first."""
+        with self._lock:
+            cursor = self._database.execute("SELECT entity FROM message GROUP BY entity ORDER BY min(number)")
+            return [entity for (entity,) in cursor]
+
+    def oldest(self, entity: str, *, after: int = 0, most: int, most_bytes: int) -> list[Entry]:
+        """The oldest messages of the entity beyond the number `after`; at least one if any wait there."""
         with self._lock:
             cursor = self._database.execute(
-                "SELECT number, entity, stored_ms, raw FROM message ORDER BY number LIMIT ?", (most,)
+                "SELECT number, entity, stored_ms, raw FROM message WHERE entity = ? AND number > ? "
+                "ORDER BY number LIMIT ?",
+                (entity, after, most),
             )
             entries: list[Entry] = []
             size = 0
             for row in cursor:
                 entry = Entry(*row)
                 size += len(entry.raw)
-                if entries and (entry.entity != entries[0].entity or size > most_bytes):
+                if entries and size > most_bytes:
                     break
                 entries.append(entry)
             return entries

@@ -6,3 +6,4 @@ CREATE TABLE IF NOT EXISTS message (
     stored_ms INTEGER NOT NULL,
     raw BLOB NOT NULL
 ) STRICT;
+CREATE INDEX IF NOT EXISTS message_of_entity ON message (entity, number);

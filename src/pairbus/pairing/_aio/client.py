@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import logging
 import random
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakSet
 
@@ -96,6 +98,7 @@ class PairedServiceBusClient(ServiceBusClient):
         self._mutex = runtime.Mutex()
         self._backlog_numbers = itertools.count(-1, -1)
         self._fault: PairedNamespaceFaultedError | None = None
+        self._closing = runtime.Once()
         self._closed = False
 
     @classmethod
@@ -152,6 +155,7 @@ class PairedServiceBusClient(ServiceBusClient):
         if self.options.spool is not None:
             self.spool = SpoolForwarder(
                 self.options.spool,
+                limit_bytes=self.options.spool_limit_bytes,
                 backlog=self.backlog,
                 state_of=self.state,
                 policy=self.options.backlog_time_to_live,
@@ -191,6 +195,10 @@ class PairedServiceBusClient(ServiceBusClient):
     @property
     def is_faulted(self) -> bool:
         return self._fault is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def state(self, entity: str) -> EntityState:
         """The state of a queue or topic of the primary; healthy if nothing was ever sent to it."""
@@ -271,31 +279,40 @@ class PairedServiceBusClient(ServiceBusClient):
             self._fault = PairedNamespaceFaultedError(partner, cause)
 
     async def close(self) -> None:
-        """Close the ping tasks, the syphon, the spool and the clients of both namespaces."""
-        with self._mutex:
-            if self._closed:
-                return
-            self._closed = True
+        """Close the ping tasks, the syphon, the spool and the clients of both namespaces.
+
+        Once begun it is carried through, also when its caller is cancelled or a step fails; whoever closes a second
+        time waits for the end of the first.
+        """
+        await self._closing.do(self._close_everything)
+
+    async def _close_everything(self) -> None:
+        self._closed = True
         self.guard.close()
-        for entity in list(self._entities.values()):
-            await entity.close()
-        # The SDK takes its time to close a link, and its clients would close them one by one.
-        for outcome in await runtime.all_of([sender.close for sender in list(self._senders)]):
-            if isinstance(outcome, BaseException):
-                _log.debug("Closing a sender failed.", exc_info=outcome)
+        with self._mutex:
+            entities, senders = list(self._entities.values()), list(self._senders)
+        steps: list[Callable[[], Awaitable[None]]] = [entity.close for entity in entities]
+        steps.append(functools.partial(_close_senders, senders))
         if self._syphon is not None:
-            await runtime.in_thread(self._syphon.close)
+            steps.append(functools.partial(runtime.in_thread, self._syphon.close))
         if self.spool is not None:
-            await self.spool.close()
-        await self._primary.close()
-        await self.options.secondary.close()
-        await self.options.secondary_admin.close()
+            steps.append(self.spool.close)
+        steps += [self._primary.close, self.options.secondary.close, self.options.secondary_admin.close]
+        failures: list[BaseException] = []
+        for step in steps:
+            try:
+                await step()
+            except BaseException as error:  # one that fails must not keep the others open; raised at the end
+                failures.append(error)
         self.observers.close()
+        if failures:
+            raise failures[0]
 
     def _paired(self, entity: str, make_sender: Any) -> PairedServiceBusSender:
         self.check_usable()
         sender = PairedServiceBusSender(self, self._watched(entity), make_sender)
-        self._senders.add(sender)
+        with self._mutex:
+            self._senders.add(sender)
         return sender
 
     def _watched(self, entity: str) -> WatchedEntity:
@@ -317,3 +334,10 @@ class PairedServiceBusClient(ServiceBusClient):
                     send_timeout=self.send_timeout,
                 )
             return watched
+
+
+async def _close_senders(senders: Sequence[PairedServiceBusSender]) -> None:
+    # The SDK takes its time to close a link, and its clients would close them one by one.
+    for outcome in await runtime.all_of([sender.close for sender in senders]):
+        if isinstance(outcome, BaseException):
+            _log.debug("Closing a sender failed.", exc_info=outcome)

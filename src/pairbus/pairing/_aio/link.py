@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -112,13 +113,17 @@ class Link:
         self._turn.nudge()
 
     async def close(self) -> None:
+        """Close the SDK's sender after the call that is under way; calls that wait for their turn are refused."""
         self._closed = True
-        sender, self._sender = self._sender, None
-        if sender is not None:
-            await sender.close()
-        for closing in self._closings:
-            await closing.finish()
-        self._closings.clear()
+        await self._turn.take(math.inf, always)
+        try:
+            sender, self._sender = self._sender, None
+            if sender is not None:
+                await sender.close()
+            while self._closings:
+                await self._closings.pop().finish()
+        finally:
+            self._turn.give_back()
 
     async def _wait_for_turn(self, deadline: float, wanted: Callable[[], bool]) -> None:
         if not await self._turn.take(deadline, wanted):

@@ -140,8 +140,28 @@ async def all_of(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T | BaseEx
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Make a call that blocks (the disk) without holding up the loop."""
-    return await asyncio.to_thread(call)
+    """Make a call that blocks (the disk) without holding up the loop.
+
+    A thread cannot be cancelled: who is cancelled meanwhile learns of it after the call has ended.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        raise
+
+
+class Once:
+    """Something that is done once and to its end, whoever gives up waiting for it; all who ask wait for that end."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Future[None] | None = None
+
+    async def do(self, body: Callable[[], Awaitable[None]]) -> None:
+        if self._task is None:
+            self._task = asyncio.ensure_future(_run(body))
+        await asyncio.shield(self._task)
 
 
 class Guard:

@@ -30,6 +30,7 @@ from pairbus.pairing.failures import BacklogUnavailableError, PartlyAcceptedErro
 
 _FAIR_ATTEMPT_SECONDS = 1.0
 
+_ENDS: tuple[type[BaseException], ...] = (AzureError, OSError, *runtime.CANCELLED)
 IN_DOUBT: tuple[type[BaseException], ...] = (OperationTimeoutError, ServiceBusConnectionError, *runtime.CANCELLED)
 """Ends of a send after which nobody knows whether the server has taken it."""
 
@@ -115,6 +116,7 @@ class BacklogRoute:
         self._queue: str | None = None
         self._links: dict[str, Link] = {}
         self._tally = backlog.observers.tally(entity, Route.BACKLOG)
+        self._closed = False
 
     @property
     def queue(self) -> str | None:
@@ -141,7 +143,7 @@ class BacklogRoute:
             self._queue = queue
             try:
                 sent += self._send_some(queue, raws, sent, deadline, episode, route)
-            except MessageSizeExceededError as error:
+            except (MessageSizeExceededError, ValueError) as error:
                 if sent:
                     raise PartlyAcceptedError(range(sent), range(sent, len(raws)), error) from error
                 raise
@@ -153,12 +155,6 @@ class BacklogRoute:
                     self._backlog.pull(queue, error)
                 continue
             self._backlog.put_back(queue)
-
-    @property
-    def known_limit_bytes(self) -> int:
-        """The same as `limit_bytes` if that needs no asking, else 0."""
-        link = None if self._queue is None else self._links.get(self._queue)
-        return 0 if link is None else sdk.batch_limit(link.sender)
 
     def limit_bytes(self, deadline: float) -> int:
         """How many bytes one send to this sender's backlog queue may have, as its link says."""
@@ -176,9 +172,10 @@ class BacklogRoute:
         return sdk.batch_limit(link.sender)
 
     def close(self) -> None:
-        for link in self._links.values():
+        self._closed = True
+        while self._links:
+            _, link = self._links.popitem()
             link.close()
-        self._links.clear()
 
     def _send_some(
         self,
@@ -212,7 +209,7 @@ class BacklogRoute:
                     sender.send_messages(sdk.RawBatch(piece, sender), timeout=seconds)
 
                 link.use(until, send)
-        except (AzureError, OSError, *runtime.CANCELLED) as error:
+        except _ENDS as error:
             self._observe(queue, raws[first : first + count], started, error, episode, route)
             raise
         if self._backlog.observers.in_detail or route is not Route.BACKLOG:
@@ -256,6 +253,8 @@ class BacklogRoute:
     def _link(self, queue: str) -> Link:
         link = self._links.get(queue)
         if link is None:
+            if self._closed:
+                raise ValueError("The sender has been closed.")
             link = Link(lambda: self._backlog.make_sender(queue), self._backlog.guard)
             link = self._links.setdefault(queue, link)
         return link

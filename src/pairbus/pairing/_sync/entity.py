@@ -23,6 +23,7 @@ from pairbus.pairing.events import Observers, new_episode
 _log = logging.getLogger("pairbus.pairing")
 
 _SHORTEST_PING_TIMEOUT = 10.0
+_PAUSE_AFTER_FAILURE_SECONDS = 1.0
 
 
 class WatchedEntity:
@@ -41,6 +42,8 @@ class WatchedEntity:
         self.name = name
         self.machine = Entity(rules)
         self.episode: str | None = None
+        self.message_limit_bytes = 0
+        self.batch_limit_bytes = 0
         self._make_sender = make_sender
         self._guard = guard
         self._observers = observers
@@ -60,14 +63,23 @@ class WatchedEntity:
         """Whether sends go to the primary now."""
         return self.machine.route_to_primary
 
+    def learn_limits(self, sender: ServiceBusSender) -> None:
+        """Keep what the service said when a link of this entity was opened: it outlives the link."""
+        self.message_limit_bytes = sdk.message_limit(sender) or self.message_limit_bytes
+        self.batch_limit_bytes = sdk.batch_limit(sender) or self.batch_limit_bytes
+
     def adopt(self, link: Link) -> None:
         """Callers waiting for their turn on this link learn when the entity is failed over."""
-        self._links.add(link)
+        with self._mutex:
+            self._links.add(link)
 
     def tell(self, event: Event) -> Decision:
         """Apply what happened, see to the watching task, and report the transitions."""
+        links: list[Link] = []
         with self._mutex:
             decision = self.machine.handle(event, runtime.now())
+            if decision.transitions:
+                links = list(self._links)
             for transition in decision.transitions:
                 if self.episode is None:
                     self.episode = new_episode()
@@ -78,7 +90,7 @@ class WatchedEntity:
                 self._watch = runtime.Job(f"pairbus-watch-{self.name}", self._watch_until_healthy)
         if decision.transitions:
             self._wake.set()
-            for link in list(self._links):
+            for link in links:
                 link.nudge()
             self._report()
         return decision
@@ -110,15 +122,24 @@ class WatchedEntity:
                 if self._closed or self.machine.state is EntityState.HEALTHY:
                     self._watch = None
                     return
-                deadline = self.machine.next_deadline
-            if deadline is not None:
-                remaining = deadline - runtime.now()
-                if remaining > 0:
-                    self._wake.wait(remaining)
-                    continue
-            decision = self.tell(Event(EventKind.DEADLINE))
-            if Action.SEND_PING in decision.actions:
-                self._ping(self.machine.era)
+            try:
+                self._watch_once()
+            except Exception:  # the outermost loop: without it nobody would ever ping the entity again
+                _log.exception("Watching %s failed; it goes on.", self.name)
+                self._wake.wait(_PAUSE_AFTER_FAILURE_SECONDS)
+
+    def _watch_once(self) -> None:
+        """Wait for the next deadline, or do what is due."""
+        with self._mutex:
+            deadline = self.machine.next_deadline
+        if deadline is not None:
+            remaining = deadline - runtime.now()
+            if remaining > 0:
+                self._wake.wait(remaining)
+                return
+        decision = self.tell(Event(EventKind.DEADLINE))
+        if Action.SEND_PING in decision.actions:
+            self._ping(self.machine.era)
 
     def _ping(self, era: int) -> None:
         link = Link(self._make_sender, self._guard)
@@ -128,11 +149,13 @@ class WatchedEntity:
             failure = self._attempt(link, message, started + self._ping_timeout)
             if self._closed:
                 return
-            self._observers.pinged(self.name, message.message_id, started, failure, self.episode)
-            if failure is None:
-                self.tell(Event(EventKind.PING_SUCCEEDED, "ping", era))
-            else:
-                self.tell(Event(EventKind.PING_FAILED, type(failure).__name__, era))
+            try:
+                self._observers.pinged(self.name, message.message_id, started, failure, self.episode)
+            finally:  # the state must learn how the ping ended, whatever becomes of the records
+                if failure is None:
+                    self.tell(Event(EventKind.PING_SUCCEEDED, "ping", era))
+                else:
+                    self.tell(Event(EventKind.PING_FAILED, type(failure).__name__, era))
         finally:
             try:
                 link.close()

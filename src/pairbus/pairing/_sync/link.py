@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -113,13 +114,17 @@ class Link:
         self._turn.nudge()
 
     def close(self) -> None:
+        """Close the SDK's sender after the call that is under way; calls that wait for their turn are refused."""
         self._closed = True
-        sender, self._sender = self._sender, None
-        if sender is not None:
-            sender.close()
-        for closing in self._closings:
-            closing.finish()
-        self._closings.clear()
+        self._turn.take(math.inf, always)
+        try:
+            sender, self._sender = self._sender, None
+            if sender is not None:
+                sender.close()
+            while self._closings:
+                self._closings.pop().finish()
+        finally:
+            self._turn.give_back()
 
     def _wait_for_turn(self, deadline: float, wanted: Callable[[], bool]) -> None:
         if not self._turn.take(deadline, wanted):

@@ -107,11 +107,15 @@ class Wake:
         return raised
 
 
+class _JobThread(threading.Thread):
+    """A thread that a job runs in."""
+
+
 class Job:
     """A thread of ours, until it ends. The one who starts it also gives it a way to be asked to end."""
 
     def __init__(self, name: str, body: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=body, name=name, daemon=True)
+        self._thread = _JobThread(target=body, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -146,6 +150,29 @@ def all_of(calls: Sequence[Callable[[], T]]) -> list[T | BaseException]:
 def in_thread(call: Callable[[], T]) -> T:
     """Make a call that blocks (the disk): here, the caller waits for it anyway."""
     return call()
+
+
+class Once:
+    """Something that is done once and to its end; all who ask wait for that end.
+
+    Except for a job of ours: its own end may be what is being waited for.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = False
+        self._done = threading.Event()
+
+    def do(self, body: Callable[[], None]) -> None:
+        with self._lock:
+            first, self._begun = not self._begun, True
+        if first:
+            try:
+                body()
+            finally:
+                self._done.set()
+        elif not isinstance(threading.current_thread(), _JobThread):
+            self._done.wait()
 
 
 class Guard:

@@ -24,7 +24,12 @@ from pairbus.pairing._sync import runtime
 from pairbus.pairing._sync.backlog import IN_DOUBT, BacklogRoute
 from pairbus.pairing._sync.entity import WatchedEntity
 from pairbus.pairing._sync.link import Link, NotWantedError, TurnTimeoutError
-from pairbus.pairing.failures import BacklogUnavailableError, PartlyAcceptedError, ScheduledInBacklogError
+from pairbus.pairing.failures import (
+    BacklogUnavailableError,
+    PartlyAcceptedError,
+    ScheduledInBacklogError,
+    SpoolError,
+)
 
 if TYPE_CHECKING:
     from pairbus.pairing._sync.client import PairedServiceBusClient
@@ -89,6 +94,7 @@ class PairedServiceBusSender(ServiceBusSender):
             era = self._entity.machine.era
             try:
                 self._primary.open(runtime.now() + self._send_timeout, self._entity.takes_sends)
+                self._entity.learn_limits(self._primary.sender)
             except NotWantedError:
                 pass
             except (AzureError, OSError) as error:
@@ -209,11 +215,12 @@ class PairedServiceBusSender(ServiceBusSender):
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """A batch that leaves room for what its messages need to be kept in a backlog."""
         self._check_usable()
-        limit = sdk.batch_limit(self._primary.sender)
+        limit = sdk.batch_limit(self._primary.sender) or self._entity.batch_limit_bytes
         if not limit and self._entity.takes_sends():
             era = self._entity.machine.era
             try:
                 self._primary.open(runtime.now() + self._send_timeout, self._entity.takes_sends)
+                self._entity.learn_limits(self._primary.sender)
             except NotWantedError:
                 pass
             except (AzureError, OSError) as error:
@@ -244,10 +251,7 @@ class PairedServiceBusSender(ServiceBusSender):
         primary_error: BaseException | None = None
         while machine.route_to_primary:
             era = machine.era
-            until = deadline
-            if timeout is not None and self._may_divert_at_once:
-                # What the primary leaves of the caller's time must be enough for the backlog.
-                until = deadline - min((deadline - started) / 2, self._send_timeout)
+            until = deadline if timeout is None else self._until(started, deadline)
             try:
                 result = self._primary.use(until, call, entity.takes_sends)
             except NotWantedError:
@@ -258,6 +262,8 @@ class PairedServiceBusSender(ServiceBusSender):
             except (AzureError, OSError, ValueError, TypeError) as error:
                 self._observe(operation, outgoing, started, error)
                 judged = self._verdict(error)
+                if judged is Verdict.COUNTS and not sdk.can_be_encoded(outgoing, error, self._primary.sender):
+                    judged = Verdict.DOES_NOT_COUNT
                 if judged is Verdict.BUSY:
                     started = runtime.now() + BUSY_PAUSE_SECONDS
                     if started >= deadline:
@@ -269,6 +275,8 @@ class PairedServiceBusSender(ServiceBusSender):
                 break
             if machine.state is not EntityState.HEALTHY:
                 entity.tell(Event(EventKind.SEND_SUCCEEDED, era=era))
+            if not entity.message_limit_bytes:
+                entity.learn_limits(self._primary.sender)
             if self._observers.in_detail:
                 self._observe(operation, outgoing, started, None)
             elif self._tally is not None:
@@ -276,14 +284,28 @@ class PairedServiceBusSender(ServiceBusSender):
             return result
         if timeout is None:
             deadline = runtime.now() + self._send_timeout
+        elif primary_error is not None and runtime.now() >= deadline and self._client.spool is None:
+            raise primary_error  # no time is left to ask a backlog queue
         if scheduled is not None:
             outgoing = sdk.schedule(outgoing, scheduled)
         self._divert(outgoing, deadline, primary_error)
         return diverted()
 
+    def _until(self, started: float, deadline: float) -> float:
+        """When an attempt on the primary must end, so that enough of the caller's time is left for the backlog.
+
+        All of the time is the primary's if the entity cannot be failed over before it is over.
+        """
+        machine = self._entity.machine
+        if not self._may_divert_at_once:
+            condemned = machine.next_deadline if machine.state is EntityState.SUSPECT else None
+            if (started + machine.rules.failover_interval if condemned is None else condemned) >= deadline:
+                return deadline
+        return deadline - min((deadline - started) / 2, self._send_timeout)
+
     def _after_failure(self, error: BaseException, judged: Verdict, era: int) -> None:
         """Tell the entity; raise the error unless the message is to be diverted."""
-        if judged is not Verdict.COUNTS:
+        if judged is not Verdict.COUNTS or self._client.is_closed:
             raise error
         if not self._entity.tell(Event(EventKind.SEND_FAILED, _cause(error), era)).divert:
             raise error
@@ -295,10 +317,9 @@ class PairedServiceBusSender(ServiceBusSender):
         return Verdict.COUNTS if chosen(error) else _without_counting(verdict(sdk.describe(error)))
 
     def _divert(self, outgoing: sdk.Outgoing, deadline: float, primary_error: BaseException | None) -> None:
-        primary = self._primary.sender
-        known = sdk.message_limit(primary) if sdk.is_single(outgoing) else sdk.batch_limit(primary)
-        known = known or self._backlog.known_limit_bytes or self._backlog.limit_bytes(deadline)
-        raws = sdk.encode(outgoing, known, primary)
+        entity = self._entity
+        known = entity.message_limit_bytes if sdk.is_single(outgoing) else entity.batch_limit_bytes
+        raws = sdk.encode(outgoing, known or sdk.LARGEST_MESSAGE_BYTES, self._primary.sender)
         if not tracing.is_on():
             self._keep(raws, deadline, primary_error, None)
             return
@@ -321,7 +342,10 @@ class PairedServiceBusSender(ServiceBusSender):
         except PartlyAcceptedError as error:
             if spool is None:
                 raise
-            spool.keep(name, [forms[position] for position in error.rest])
+            try:
+                spool.keep(name, [forms[position] for position in error.rest])
+            except SpoolError as full:
+                raise PartlyAcceptedError(error.accepted, error.rest, full) from full
 
     def _observe(
         self, operation: Operation, outgoing: sdk.Outgoing, started: float, error: BaseException | None

@@ -2,7 +2,8 @@
 """Carries what neither namespace took from the local journal to whichever is back first.
 
 Rules
-- Messages leave the journal in the order they came, and only after a namespace has accepted them.
+- The messages of one entity leave the journal in the order they came, and only after a namespace has accepted
+  them. Entities do not wait for each other.
 - A healthy entity's messages go to the primary, all others to the backlog. What the primary refuses goes to
   the backlog too: the syphon knows what to do with it.
 - Under the policy "deduct" the time a message spent in the journal is part of its life.
@@ -19,15 +20,15 @@ from pathlib import Path
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusSender
 
-from pairbus import envelope
+from pairbus import envelope, errors
 from pairbus.amqp.sections import read_facts
-from pairbus.errors import PairbusError
 from pairbus.failover import EntityState
 from pairbus.ledger import Operation, Route
 from pairbus.pairing import sdk
 from pairbus.pairing._sync import runtime
 from pairbus.pairing._sync.backlog import Backlog, BacklogRoute
 from pairbus.pairing._sync.link import Link
+from pairbus.pairing.failures import SpoolError, SpoolFullError
 from pairbus.spool import Entry, Journal
 
 _log = logging.getLogger("pairbus.pairing")
@@ -45,6 +46,7 @@ class SpoolForwarder:
         self,
         folder: Path | str,
         *,
+        limit_bytes: int,
         backlog: Backlog,
         state_of: Callable[[str], EntityState],
         policy: envelope.TimeToLivePolicy,
@@ -52,6 +54,7 @@ class SpoolForwarder:
         make_primary_sender: Callable[[str], ServiceBusSender],
     ) -> None:
         self._folder = folder
+        self._limit_bytes = limit_bytes
         self._backlog = backlog
         self._state_of = state_of
         self._policy = policy
@@ -69,22 +72,27 @@ class SpoolForwarder:
 
     def start(self) -> None:
         """Open the journal and begin to forward what an earlier process left in it."""
-        self._journal = runtime.in_thread(lambda: Journal(self._folder))
+        self._journal = runtime.in_thread(lambda: Journal(self._folder, limit_bytes=self._limit_bytes))
         self._backlog.observers.spool_depth(self._journal.depth)
         self._backlog.observers.add_callback(lambda _: self._wake.set())
         self._job = runtime.Job("pairbus-spool", self._forward_for_ever)
 
     def keep(self, entity: str, forms: Sequence[bytes]) -> None:
-        """Store messages in backlog form; on disk when this returns."""
+        """Store messages in backlog form; on disk when this returns, and also when it is cancelled meanwhile."""
         journal = self._journal
         if journal is None:
             raise ValueError("The spool has been closed.")
         started = runtime.now()
-        stored_ms = time.time_ns() // 1_000_000
-        runtime.in_thread(lambda: journal.append(entity, forms, stored_ms))
-        self._backlog.observers.spool_depth(journal.depth)
+        try:
+            runtime.in_thread(lambda: journal.append(entity, forms, time.time_ns() // 1_000_000))
+        except errors.SpoolFullError as error:
+            raise SpoolFullError(str(self._folder), self._limit_bytes) from error
+        except errors.SpoolError as error:
+            raise SpoolError(str(error)) from error
+        finally:
+            self._backlog.observers.spool_depth(journal.depth)
+            self._wake.set()
         self._observe(Operation.SPOOL, entity, forms, started)
-        self._wake.set()
 
     def close(self) -> None:
         """Stop forwarding; what waits stays for the next process."""
@@ -114,37 +122,78 @@ class SpoolForwarder:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def _forward(self) -> bool:
-        """Forward until nothing waits (True) or neither namespace takes the oldest messages (False)."""
+        """Forward until nothing waits (True) or neither namespace takes what does (False)."""
         journal = self._journal
+        if journal is None:
+            return False
         primary: dict[str, Link] = {}
         backlog: dict[str, BacklogRoute] = {}
         try:
-            while journal is not None and not self._closing:
-                entries = runtime.in_thread(lambda: journal.oldest(most=_MOST_AT_ONCE, most_bytes=_MOST_BYTES_AT_ONCE))
-                if not entries:
-                    return True
-                entity = entries[0].entity
-                if not self._to_primary(entity, entries, primary) and not self._to_backlog(entity, entries, backlog):
+            entities = runtime.in_thread(journal.entities)
+            while entities and not self._closing:
+                moved = False
+                for entity in entities:
+                    moved = self._forward_entity(journal, entity, primary, backlog) or moved
+                if not moved:
                     return False
-                runtime.in_thread(functools.partial(journal.remove, entries))
-                self._backlog.observers.spool_depth(journal.depth)
-            return False
+                entities = runtime.in_thread(journal.entities)
+            return not entities
         finally:
             for link in primary.values():
                 link.close()
             for route in backlog.values():
                 route.close()
 
-    def _to_primary(self, entity: str, entries: Sequence[Entry], links: dict[str, Link]) -> bool:
-        if self._state_of(entity) is not EntityState.HEALTHY:
-            return False
+    def _forward_entity(
+        self, journal: Journal, entity: str, primary: dict[str, Link], backlog: dict[str, BacklogRoute]
+    ) -> bool:
+        """Forward the messages of one entity, in order, until a namespace does not take them; whether any went."""
+        moved, after = False, 0
+        while not self._closing:
+            entries = runtime.in_thread(
+                functools.partial(
+                    journal.oldest, entity, after=after, most=_MOST_AT_ONCE, most_bytes=_MOST_BYTES_AT_ONCE
+                )
+            )
+            if not entries:
+                break
+            gone = self._to_primary(entity, entries, primary)
+            self._remove(journal, gone)
+            rest = [entry for entry in entries if entry not in gone]
+            if rest and self._to_backlog(entity, rest, backlog):
+                self._remove(journal, rest)
+                gone, rest = entries, []
+            moved = moved or bool(gone)
+            if not all(self._is_expired(entry) for entry in rest):
+                break
+            # What has expired waits for the backlog, and holds up nobody: it is not going home any more.
+            after = entries[-1].number
+        return moved
+
+    def _remove(self, journal: Journal, entries: Sequence[Entry]) -> None:
+        if entries:
+            runtime.in_thread(lambda: journal.remove(entries))
+            self._backlog.observers.spool_depth(journal.depth)
+
+    def _is_expired(self, entry: Entry) -> bool:
+        return isinstance(self._restored(entry), envelope.Expired)
+
+    def _restored(self, entry: Entry) -> envelope.Restored | envelope.Expired:
         now_ms = time.time_ns() // 1_000_000
-        raws = []
+        return envelope.restore(entry.raw, now_ms=now_ms, policy=self._policy, enqueued_ms=entry.stored_ms)
+
+    def _to_primary(self, entity: str, entries: Sequence[Entry], links: dict[str, Link]) -> Sequence[Entry]:
+        """The messages that the primary took: all whose time is not over, or none."""
+        if self._state_of(entity) is not EntityState.HEALTHY:
+            return ()
+        raws, living = [], []
         for entry in entries:
-            restored = envelope.restore(entry.raw, now_ms=now_ms, policy=self._policy, enqueued_ms=entry.stored_ms)
-            if isinstance(restored, envelope.Expired):
-                return False  # the syphon dead-letters it where its owner looks for it
-            raws.append(restored.raw)
+            restored = self._restored(entry)
+            if isinstance(restored, envelope.Restored):  # the syphon dead-letters the others where one looks for them
+                raws.append(restored.raw)
+                living.append(entry)
+        if not living:
+            return ()
         link = links.setdefault(entity, Link(lambda: self._make_primary_sender(entity), self._backlog.guard))
         started = runtime.now()
 
@@ -155,9 +204,9 @@ class SpoolForwarder:
             link.use(started + self._send_timeout, send)
         except (AzureError, OSError, ValueError) as error:
             _log.info("The primary does not take spooled messages for %s: %s", entity, type(error).__name__)
-            return False
+            return ()
         self._observe(Operation.SEND, entity, raws, started)
-        return True
+        return living
 
     def _to_backlog(self, entity: str, entries: Sequence[Entry], routes: dict[str, BacklogRoute]) -> bool:
         raws = [entry.raw for entry in entries]
@@ -167,7 +216,7 @@ class SpoolForwarder:
         route = routes.setdefault(entity, BacklogRoute(entity, self._backlog))
         try:
             route.send(raws, runtime.now() + self._send_timeout, route=Route.SPOOL)
-        except (PairbusError, AzureError, OSError, ValueError) as error:
+        except (errors.PairbusError, AzureError, OSError, ValueError) as error:
             _log.info("The backlog does not take spooled messages for %s: %s", entity, type(error).__name__)
             return False
         return True
