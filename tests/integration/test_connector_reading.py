@@ -21,7 +21,7 @@ from pairbus.testing import EmbeddedNamespace, wait_until
 from pairbus.testing.flooding import flood
 
 FAR = datetime(2050, 1, 1, tzinfo=UTC)
-MANY = 30_000
+MANY = 200_000
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,11 @@ def table(bus: SparkSession, namespace: EmbeddedNamespace, **options: str) -> Da
 def active(namespace: EmbeddedNamespace, name: str) -> int:
     with namespace.admin() as admin:
         return admin.get_queue_runtime_properties(name).active_message_count or 0
+
+
+def scheduled(namespace: EmbeddedNamespace, name: str) -> int:
+    with namespace.admin() as admin:
+        return admin.get_queue_runtime_properties(name).scheduled_message_count or 0
 
 
 # --- batch ------------------------------------------------------------------------------------------------
@@ -140,15 +145,45 @@ def test_every_property_and_type_arrives(bus: SparkSession, namespace: EmbeddedN
     }
 
 
+def test_delivery_counts_and_deferred_messages_are_seen(bus: SparkSession, namespace: EmbeddedNamespace) -> None:
+    name = queue(namespace, "counted")
+    send(namespace, name, *bodies("returned", "put aside", "fresh"))
+    with namespace.client() as client, client.get_queue_receiver(name) as receiver:
+        for _ in range(2):
+            (message,) = receiver.receive_messages(1, max_wait_time=60)
+            receiver.abandon_message(message)
+        for message in receiver.receive_messages(2, max_wait_time=60):
+            if message.message_id == "put aside":
+                receiver.defer_message(message)
+            else:
+                receiver.abandon_message(message)
+    rows = table(bus, namespace, queue=name).orderBy("sequence_number").collect()
+    assert [(row.message_id, row.state) for row in rows] == [
+        ("returned", "active"),
+        ("put aside", "deferred"),
+        ("fresh", "active"),
+    ]
+    assert rows[0].delivery_count == 3
+    assert rows[2].delivery_count == 0
+
+
 def test_peeking_in_parallel_equals_what_is_there(bus: SparkSession, namespace: EmbeddedNamespace) -> None:
-    flood(namespace, queue(namespace, "many"), MANY)
-    frame = table(bus, namespace, queue="many", messagesPerPartition="4000")
-    assert frame.rdd.getNumPartitions() == -(-MANY // 4000)
+    flood(namespace, queue(namespace, "many"), MANY, size=10)
+    frame = table(bus, namespace, queue="many", messagesPerPartition="25000")
+    assert frame.rdd.getNumPartitions() == -(-MANY // 25_000)
+    # Every message as it was sent: number n has the id m(n-1).
     row = frame.selectExpr(
-        "count(*) n", "count(distinct message_id) ids", "sum(sequence_number) total", "max(delivery_count) delivered"
+        "count(*) n",
+        "count_if(message_id = concat('m', sequence_number - 1) and octet_length(body) = 10) whole",
+        "count(distinct sequence_number) numbers",
+        "max(delivery_count) delivered",
     ).collect()[0]
-    assert row == Row(n=MANY, ids=MANY, total=MANY * (MANY + 1) // 2, delivered=0)
+    assert row == Row(n=MANY, whole=MANY, numbers=MANY, delivered=0)
     assert active(namespace, "many") == MANY
+    # Nothing is locked either: a receiver gets the first message at once, for the first time.
+    with namespace.client() as client, client.get_queue_receiver("many") as receiver:
+        (first,) = receiver.receive_messages(1, max_wait_time=60)
+        assert (first.sequence_number, first.delivery_count) == (1, 0)
 
 
 def test_sub_queues_subscriptions_lists_and_patterns(bus: SparkSession, namespace: EmbeddedNamespace) -> None:
@@ -260,6 +295,8 @@ def test_a_stream_takes_batches_of_exact_size_and_leaves_an_empty_queue(
     name = queue(namespace, "stream")
     send(namespace, name, ServiceBusMessage("later", scheduled_enqueue_time_utc=FAR))
     send(namespace, name, *bodies("a", "b", "c", "d", "e"))
+    send(namespace, name, ServiceBusMessage("short-lived", time_to_live=timedelta(milliseconds=1)))
+    wait_until(lambda: active(namespace, name) == 5)
     with namespace.client() as client, client.get_queue_receiver(name, max_wait_time=10) as receiver:
         held = {str(message): message for message in receiver.receive_messages(5, max_wait_time=5)}
         receiver.defer_message(held["b"])
@@ -277,7 +314,7 @@ def test_a_stream_takes_batches_of_exact_size_and_leaves_an_empty_queue(
     assert {row.state for row in table(bus, namespace, queue=name).collect()} == {"deferred", "scheduled"}
     send(namespace, name, *bodies("f"))
     stream.run()
-    assert stream.rows() == [(name, 2), (name, 4), (name, 6), (name, 7)]
+    assert stream.rows() == [(name, 2), (name, 4), (name, 6), (name, 8)]
     assert active(namespace, name) == 0
 
 
@@ -297,6 +334,33 @@ def test_sessions_are_streamed_and_removed(bus: SparkSession, namespace: Embedde
     stream.run()
     assert stream.rows() == [(name, number) for number in range(1, 10)]
     assert active(namespace, name) == 0
+
+
+def test_dead_letters_and_subscriptions_are_streamed_and_removed(
+    bus: SparkSession, namespace: EmbeddedNamespace, tmp_path: Path
+) -> None:
+    name = queue(namespace, "buried")
+    send(namespace, name, *bodies("a", "b"))
+    with namespace.client() as client, client.get_queue_receiver(name) as receiver:
+        (message,) = receiver.receive_messages(1, max_wait_time=60)
+        receiver.dead_letter_message(message, reason="Bad")
+    dead = Stream(bus, namespace, tmp_path / "dead", queue=name, subQueue="deadLetter")
+    dead.run()
+    assert dead.rows() == [(f"{name}/$DeadLetterQueue", 1)]
+    with namespace.admin() as admin:
+        left = admin.get_queue_runtime_properties(name)
+        assert (left.dead_letter_message_count, left.active_message_count) == (0, 1)
+        admin.create_topic("streamed")
+        for subscription in ("one", "two", "other"):
+            admin.create_subscription("streamed", subscription)
+    with namespace.client() as client, client.get_topic_sender("streamed") as sender:
+        sender.send_messages(bodies("x", "y"))
+    taken = Stream(bus, namespace, tmp_path / "topic", topic="streamed", subscription="one,two")
+    taken.run()
+    assert taken.rows() == [(f"streamed/Subscriptions/{one}", n) for one in ("one", "two") for n in (1, 2)]
+    with namespace.admin() as admin:
+        counts = [admin.get_subscription_runtime_properties("streamed", one) for one in ("one", "two", "other")]
+        assert [count.active_message_count for count in counts] == [0, 0, 2]
 
 
 def test_entities_may_appear_and_vanish(bus: SparkSession, namespace: EmbeddedNamespace, tmp_path: Path) -> None:
@@ -385,8 +449,12 @@ def test_a_running_stream_sees_news_and_removes_the_last_batch(
     try:
         send(namespace, name, *bodies("a", "b"))
         wait_until(lambda: active(namespace, name) == 0, timeout=240)
-        send(namespace, name, *bodies("c"))
-        wait_until(lambda: active(namespace, name) == 0, timeout=240)
+        # One that is scheduled is read once its time has come, under the number it gets then.
+        soon = datetime.now(UTC) + timedelta(seconds=2)
+        send(namespace, name, ServiceBusMessage("c", message_id="c", scheduled_enqueue_time_utc=soon))
+        wait_until(lambda: (active(namespace, name), scheduled(namespace, name)) == (0, 0), timeout=240)
+        query.processAllAvailable()
     finally:
         query.stop()
-    assert stream.rows() == [(name, 1), (name, 2), (name, 3)]
+    read = bus.read.parquet(str(tmp_path / "table"))
+    assert sorted(row.message_id for row in read.select("message_id").collect()) == ["a", "b", "c"]

@@ -16,6 +16,8 @@ from pairbus.testing.flooding import flood
 
 PROGRAM = """
     import json, os, sys, urllib.request
+    from contextlib import suppress
+    import psutil
     from pairbus.pipeline.session import local_session
     (folder,) = sys.argv[1:]
     spark = local_session(
@@ -27,7 +29,6 @@ PROGRAM = """
             "spark.eventLog.dir": f"file://{folder}/events",
             "spark.eventLog.compress": "false",
             "spark.local.dir": f"{folder}/local",
-            "spark.executorEnv.CONTOSO": os.environ["CONTOSO"],
         },
     )
     shown = []
@@ -54,6 +55,11 @@ PROGRAM = """
     for path in (f"{application}/environment", f"{application}/sql?details=true&length=100", f"{application}/jobs",
                  f"{application}/stages", f"{page}/environment/", f"{page}/SQL/"):
         shown.append(urllib.request.urlopen(path).read().decode())
+    # Everyone on the machine sees command lines.
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            shown.append(" ".join(one.cmdline()))
+    assert any("org.apache.spark" in text for text in shown)
     # Every file that is there while Spark still runs counts too.
     key = os.environ["CONTOSO"].partition("SharedAccessKey=")[2].partition(";")[0].encode()
     found = [os.path.join(top, one) for top, _, names in os.walk(folder) for one in names

@@ -24,6 +24,8 @@ from pairbus.pipeline.servicebus.wire import PEEK_AT_MOST, Wire, WireError
 WINDOW = 1_000
 QUIET_SECONDS = 0.5
 PATIENCE_SECONDS = 2.0
+SETTLE_SECONDS = 60.0
+"""How long a namespace may take to confirm; then the link is given up, and what it was about is in doubt."""
 ATTEMPTS = 5
 DRAIN_LOOKS = 100
 
@@ -140,14 +142,16 @@ class _Removal:
         if asked:
             strangers += await _unasked(receiver)
         if strangers:
-            await receiver.settle(strangers, Released())
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await receiver.settle(strangers, Released())
         await receiver.close()
 
     async def _settle(self, receiver: Receiver, messages: dict[int, Received]) -> None:
         numbers = set(messages)
         key = min(numbers)
         self._settling[key] = numbers
-        reasons: Iterable[AmqpError | None] = await receiver.settle(list(messages.values()))
+        async with asyncio.timeout(SETTLE_SECONDS):
+            reasons: Iterable[AmqpError | None] = await receiver.settle(list(messages.values()))
         del self._settling[key]
         self.done.update(number for number, reason in zip(messages, reasons, strict=True) if reason is None)
 
