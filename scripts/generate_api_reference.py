@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,9 @@ ones: versions follow [semantic versioning](https://semver.org), and what is not
 Spark source has a [page of its own](connector.md).
 """
 
+# A default that is a function has no text of its own, only a place in memory.
+ADDRESS = re.compile(r" = <function \S+ at 0x[0-9a-f]+>")
+
 
 class Bare(str):
     """An annotation as it is written, without the quotes of a string."""
@@ -63,7 +67,8 @@ def bare(annotation: Any) -> Any:
 def own_signature(value: Any) -> str:
     signature = inspect.signature(value)
     parameters = [one.replace(annotation=bare(one.annotation)) for one in signature.parameters.values()]
-    return str(signature.replace(parameters=parameters, return_annotation=bare(signature.return_annotation)))
+    text = str(signature.replace(parameters=parameters, return_annotation=bare(signature.return_annotation)))
+    return ADDRESS.sub(" = ...", text)
 
 
 def described(name: str, value: Any) -> Iterator[str]:
