@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pairbus.cli.__main__ import run
+from pairbus.doctor.reaching import CERTIFICATE_DAYS, SKEW_FAILED_SECONDS, SKEW_WARNING_SECONDS
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, ManualClock, embedded_pair
 from pairbus.testing.backlogs import make_backlog
 
@@ -310,3 +311,11 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert any(line.startswith(f"warning  port                   {number} of this machine") for line in lines)
     assert run(["doctor", "--port", "0"]) == 2
     assert capsys.readouterr().err.startswith("pairbus: --port 0 is out of range: give a whole number from 1 to 65535.")
+
+
+def test_the_page_names_every_check_and_its_limits() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "doctor.md").read_text(encoding="utf-8")
+    for check in ALL_WELL:
+        assert f"\n| {check.removeprefix('primary ').removeprefix('secondary ')} |" in page
+    assert f"more than {SKEW_FAILED_SECONDS:.0f} s; *warns* above {SKEW_WARNING_SECONDS:.0f} s" in page
+    assert f"*warns* {CERTIFICATE_DAYS} days before its end" in page

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.cli import voice
 from pairbus.cli.__main__ import run
 
 
@@ -123,3 +124,15 @@ def test_the_file_of_the_reference_is_a_good_one(config: Path, capsys: pytest.Ca
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     config.write_text(text)
     assert run(["--config", "pairbus.toml", *ESTIMATE]) == 0, capsys.readouterr().err
+
+
+def test_the_file_may_ask_for_silence_and_the_environment_may_break_it(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text("quiet = true\n")
+    words = ["--config", "pairbus.toml", *ESTIMATE]
+    assert run(words) == 0 and voice.is_quiet()
+    monkeypatch.setenv("PAIRBUS_QUIET", "0")
+    assert run(words) == 0 and not voice.is_quiet()
+    assert run([*words, "--quiet"]) == 0 and voice.is_quiet()
+    assert run(list(ESTIMATE)) == 0 and not voice.is_quiet()

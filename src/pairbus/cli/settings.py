@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pairbus.cli import voice
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.suggestions import meant
 
@@ -78,10 +79,10 @@ def load(path: Path, root: Any) -> dict[str, Any]:
     if "primary-name" in found:
         found["primary-name"] = content["primary-name"]
         _spread(defaults, root, "primary_name", found["primary-name"])
-    if "quiet" in content and _kind(path, "quiet", content["quiet"], bool, "true or false"):
-        from pairbus.cli import voice
-
-        voice.be_quiet(True)
+    if "quiet" in content:
+        quiet = _kind(path, "quiet", content["quiet"], bool, "true or false")
+        if quiet and not os.environ.get("PAIRBUS_QUIET"):
+            voice.be_quiet(True)
     _current = Settings(path, found)
     return defaults
 
