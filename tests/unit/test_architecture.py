@@ -20,10 +20,17 @@ PACKAGE = Path(pairbus.__file__).parent
 PURE = (
     "pairbus.failover",
     "pairbus.envelope",
+    "pairbus.section_edits",
     "pairbus.costs",
     "pairbus.embedded.entities",
     "pairbus.amqp.types",
     "pairbus.amqp.sections",
+    "pairbus.publishing.records",
+    "pairbus.publishing.flows",
+    "pairbus.publishing.history",
+    "pairbus.dashboard.view",
+    "pairbus.dashboard.money",
+    "pairbus.dashboard.ribbons",
 )
 IMPURE_LIBRARIES = frozenset({"asyncio", "socket", "threading", "time", "random", "azure", "pyspark"})
 
@@ -46,6 +53,8 @@ RESERVED = {
     "cproton": ("pairbus.amqp",),
     "sqlite3": ("pairbus.embedded", "pairbus.spool"),
     "typer": ("pairbus.cli",),
+    "starlette": ("pairbus.dashboard",),
+    "uvicorn": ("pairbus.dashboard",),
 }
 
 

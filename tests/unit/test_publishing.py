@@ -19,6 +19,7 @@ import pytest
 
 from pairbus.ledger import Operation, Outcome, Route
 from pairbus.publishing import Publisher, RequestRefusedError, folder, join
+from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS, History
 from pairbus.publishing.records import (
     STATE_VERSION,
@@ -28,7 +29,7 @@ from pairbus.publishing.records import (
     ProcessState,
     Request,
 )
-from pairbus.publishing.tally import DAY_SECONDS, MOST_KINDS, OTHERS, Tally
+from pairbus.publishing.tally import MOST_KINDS, OTHERS, Tally
 from pairbus.testing import wait_until
 
 BACKLOG = "contoso/x-servicebus-transfer/3"

@@ -22,8 +22,8 @@ from pairbus.ledger.records import (
     Route,
     is_backlog_queue,
 )
+from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.records import Count
-from pairbus.publishing.tally import DAY_SECONDS
 
 READ_AT_ONCE_BYTES = 32 * 1024 * 1024
 _SILENT = LEDGER_OPERATIONS | {Operation.TRANSITION}

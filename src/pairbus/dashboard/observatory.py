@@ -17,7 +17,7 @@ from pairbus.dashboard.money import Prices
 from pairbus.dashboard.reading import Sighting, look
 from pairbus.dashboard.view import Known, label, view
 from pairbus.pairing.options import backlog_path
-from pairbus.publishing.tally import DAY_SECONDS
+from pairbus.publishing.flows import DAY_SECONDS
 
 PERIOD_SECONDS = 1.0
 

@@ -11,9 +11,9 @@ from pairbus.dashboard.money import Prices, outage_per_hour, today
 from pairbus.dashboard.reading import SHOWN_DEAD_SECONDS, Process, Sighting
 from pairbus.dashboard.ribbons import WORST_FIRST, Witness, ribbon, worst
 from pairbus.ledger.records import Operation
+from pairbus.publishing.flows import DAY_SECONDS, flows_of
 from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS
 from pairbus.publishing.records import Count, EntityReport, Flow, PairReport
-from pairbus.publishing.tally import DAY_SECONDS, flows_of
 
 HISTORY_SECONDS = BUCKET_SECONDS * KEPT_BUCKETS
 SHOWN_TRANSITIONS = 50

@@ -21,6 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import Protocol
 
+from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.folder import FolderError, OwnFolder, open_state_folder, tidy
 from pairbus.publishing.history import History
 from pairbus.publishing.records import (
@@ -34,7 +35,7 @@ from pairbus.publishing.records import (
     Totals,
     TransitionReport,
 )
-from pairbus.publishing.tally import DAY_SECONDS, Tally
+from pairbus.publishing.tally import Tally
 
 ENVIRONMENT_VARIABLE = "PAIRBUS_STATE_DIR"
 PERIOD_SECONDS = 1.0

@@ -12,17 +12,14 @@ from collections.abc import Sequence
 
 from pairbus.costs.billing import billed_operations
 from pairbus.ledger.records import Operation, Outcome, Route, is_backlog_queue
+from pairbus.publishing.flows import DAY_SECONDS, flows_of
 from pairbus.publishing.records import Count, Flow
 
-DAY_SECONDS = 86_400
 MOST_KINDS = 2_000
 OTHERS = "(others)"
 
 Kind = tuple[int, str, str, str, Operation, Route | None, Outcome, bool]
 """Day, primary, namespace, target, operation, route, outcome, on a backlog queue."""
-
-_ACCEPTED = (Operation.SEND, Operation.SCHEDULE)
-_LEAVES = (Operation.COMPLETE, Operation.DEAD_LETTER, Operation.EXPIRE)
 
 
 class Tally:
@@ -101,18 +98,3 @@ def _add(sums: dict[str, list[int]], kind: Kind, operations: int) -> None:
     flow = sums.setdefault(primary, [0] * len(Flow.__struct_fields__))
     for name in flows_of(operation, route, outcome, on_backlog):
         flow[Flow.__struct_fields__.index(name)] += operations
-
-
-def flows_of(operation: Operation, route: Route | None, outcome: Outcome, on_backlog: bool) -> tuple[str, ...]:
-    """Which fields of `Flow` an operation adds to. What counts as accepted is the tables' rule for availability."""
-    if outcome is not Outcome.OK:
-        return ("failed",) if operation in _ACCEPTED and route is Route.PRIMARY else ()
-    if operation in _ACCEPTED:
-        return ("primary",) if route is Route.PRIMARY else ()
-    if operation is Operation.DIVERT:
-        return ("backlog", "stored") if route is Route.BACKLOG else ("stored",)
-    if operation is Operation.SPOOL:
-        return ("spool",)
-    if operation is Operation.RESTORE:
-        return ("home",)
-    return ("gone",) if on_backlog and operation in _LEAVES else ()

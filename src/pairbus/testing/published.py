@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pairbus.ledger import Operation, Outcome, Route
+from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.folder import OwnFolder, open_state_folder
 from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS
 from pairbus.publishing.records import (
@@ -30,7 +31,6 @@ from pairbus.publishing.records import (
     Totals,
     TransitionReport,
 )
-from pairbus.publishing.tally import DAY_SECONDS
 
 PRIMARY, SECONDARY = "contoso.servicebus.windows.net", "contoso-standby.servicebus.windows.net"
 REFUSED = "ServiceBusConnectionError"
