@@ -6,7 +6,11 @@
 
 Both namespaces are child processes. Rates are messages a second of 1 KB; what counts are the ratios.
 
-    bench_syphon.py [--messages 20000] [--profile] [--dead-destination]
+    bench_syphon.py [--messages 20000] [--profile] [--dead-destination] [--dead-primary] [--profile-servers]
+
+`--dead-destination`: what one dead destination among ten costs the others. `--dead-primary`: the operations of a syphon
+that faces a dead primary, minute by minute of simulated time, against those of an idle one. `--profile` shows where the
+pump's time goes, `--profile-servers` where the two namespaces' goes.
 """
 
 from __future__ import annotations
@@ -14,17 +18,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import multiprocessing
 import pstats
 import resource
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from azure.servicebus import ServiceBusMessage
 
 from pairbus import envelope
 from pairbus.syphon import Carried, Namespace, Syphon
+from pairbus.syphon.outcomes import Logbook
+from pairbus.syphon.pump import Pump, PumpOptions
+from pairbus.syphon.rules import PumpRules
 from pairbus.testing import EmbeddedPair, embedded_pair
 from pairbus.testing.backlogs import encoded, make_backlog, put
+from pairbus.testing.memory_transport import MemoryTransport
+from pairbus.testing.virtual_time import run_in_virtual_time
 
 BODY = b"x" * 1024
 
@@ -78,7 +91,14 @@ async def plain_loop(pair: EmbeddedPair, name: str, count: int, *, send: bool) -
             return time.perf_counter() - began
 
 
-def syphon(pair: EmbeddedPair, name: str, kind: str, queues: int, profile: cProfile.Profile | None = None) -> float:
+def syphon(
+    pair: EmbeddedPair,
+    name: str,
+    kind: str,
+    queues: int,
+    profile: cProfile.Profile | None = None,
+    ledger: str | None = None,
+) -> float:
     """The seconds from start to the last message home; waiting for more at the end is not counted."""
     last = 0.0
 
@@ -93,6 +113,7 @@ def syphon(pair: EmbeddedPair, name: str, kind: str, queues: int, profile: cProf
         queues=range(queues),
         transport=kind,  # type: ignore[arg-type]
         on_carried=note,
+        ledger=ledger,
     )
     began = time.perf_counter()
     if profile is not None:
@@ -144,12 +165,84 @@ def dead_destination(pair: EmbeddedPair, count: int) -> None:
     print(f"  a dead destination leaves the others {rates['dead'] / rates['alive']:.1%} of their rate")
 
 
+def _carry(primary: str, secondary: str, name: str, queues: int) -> None:
+    Syphon(primary, secondary, primary_name=name, queues=range(queues)).run_blocking(once=True)
+
+
+def profile_servers(count: int) -> None:
+    """Both namespaces in this process, each loop with a profile of its own, while a child carries a backlog home.
+
+    The two loops share one interpreter: what lets go of its lock (sockets, Proton) also shows the wait to get it back.
+    """
+    with embedded_pair() as pair:
+        names = make_destinations(pair, "profiled", 10)
+        fill(pair, "profiled", count, names, 4)
+        profiles = {}
+        for end in (pair.secondary, pair.primary):
+            host: Any = end._host
+            profiles[end.name] = profile = cProfile.Profile()
+            host._loop.call_soon_threadsafe(profile.enable)
+        strings = (pair.primary.connection_string, pair.secondary.connection_string)
+        child = multiprocessing.get_context("spawn").Process(target=_carry, args=(*strings, "profiled", 4))
+        child.start()
+        child.join()
+        for end in (pair.secondary, pair.primary):
+            host = end._host
+            host._loop.call_soon_threadsafe(profiles[end.name].disable)
+    for name, profile in profiles.items():
+        print(f"{name}: {count} messages")
+        pstats.Stats(profile).sort_stats("tottime").print_stats(22)
+
+
+async def _operations(queues: int, minutes: Sequence[int], *, dead: bool) -> list[Counter[str]]:
+    """What a syphon asks of the namespaces up to each of these minutes."""
+    transport = MemoryTransport()
+    transport.answers = not dead
+    raw = encoded(ServiceBusMessage(BODY, message_id="waiting"))
+    pumps = []
+    for number in range(queues):
+        path = f"contoso/x-servicebus-transfer/{number}"
+        if dead:
+            transport.queue(path).put(*(envelope.to_backlog(raw, f"q{n % 20}") for n in range(1000)))
+        pumps.append(Pump(path, transport, PumpOptions(PumpRules()), Logbook(path, "contoso", "standby")))
+    running = [asyncio.ensure_future(pump.run()) for pump in pumps]
+    seen = []
+    for minute in minutes:
+        await asyncio.sleep(minute * 60 - asyncio.get_running_loop().time())
+        seen.append(transport.calls.copy())
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    return seen
+
+
+def dead_primary(queues: int = 10) -> None:
+    minutes = [1, 2, 3, 10, 60, 120]
+    for what, dead in (("idle", False), ("dead primary, 1,000 messages in each queue", True)):
+        print(f"{what}: {queues} queues, a minute on average (probes are connections, which nobody bills)")
+        before: Counter[str] = Counter()
+        begin = 0
+        for minute, calls in zip(minutes, run_in_virtual_time(_operations(queues, minutes, dead=dead)), strict=True):
+            made = calls - before
+            each = {kind: made[kind] / (minute - begin) for kind in ("receive", "send", "release", "renew", "probe")}
+            print(f"  minute {begin + 1:>3} to {minute:>3}: " + "  ".join(f"{k} {v:.2f}" for k, v in each.items()))
+            before, begin = calls, minute
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--profile", action="store_true", help="show where the pump's time goes")
     parser.add_argument("--dead-destination", action="store_true")
+    parser.add_argument("--dead-primary", action="store_true")
+    parser.add_argument("--profile-servers", action="store_true", help="show where the namespaces' time goes")
     options = parser.parse_args()
+    if options.dead_primary:
+        dead_primary()
+        return
+    if options.profile_servers:
+        profile_servers(options.messages)
+        return
     few = max(500, options.messages // 10)
     with embedded_pair(process=True) as pair:
         if options.dead_destination:
@@ -176,6 +269,11 @@ def main() -> None:
             report(f"syphon, {queues} queues, {destinations} destinations", options.messages, seconds, base)
             if profile is not None:
                 pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+        names = make_destinations(pair, "recorded", 10)
+        fill(pair, "recorded", options.messages, names, 4)
+        with tempfile.TemporaryDirectory() as ledger:
+            seconds = syphon(pair, "recorded", "amqp", 4, ledger=ledger)
+        report("the same with a ledger", options.messages, seconds, base)
         print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

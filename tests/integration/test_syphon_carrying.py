@@ -242,6 +242,55 @@ def test_a_disabled_destination_stops_only_its_own_messages(stage: Stage) -> Non
         assert ids(take_from(stage.pair.primary, names[0], len(expected), wait=60)) == expected
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"mode": "error", "condition": "amqp:resource-limit-exceeded"},
+        {"mode": "error", "condition": "com.microsoft:server-busy"},
+        {"mode": "drop"},
+    ],
+    ids=["full", "throttled", "dropping connections"],
+)
+def test_a_destination_in_trouble_gets_its_messages_later_and_the_others_at_once(
+    stage: Stage, trouble: dict[str, Any]
+) -> None:
+    ill, well = stage.entity("ill"), stage.entity("well")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(ill, requires_duplicate_detection=True)
+        admin.create_queue(well)
+    stage.pair.primary.fault(entity=ill, **trouble)
+    stage.put(*(backlog_form(ServiceBusMessage(b"x", message_id=f"{n}"), (ill, well)[n % 2]) for n in range(60)))
+    with stage.running() as syphon:
+        assert ids(take_from(stage.pair.primary, well, 30, wait=60)) == [f"{n}" for n in range(1, 60, 2)]
+        wait_until(lambda: [one.destination for one in syphon.state().queues[0].paused] == [ill])
+        stage.pair.primary.clear_faults(ill)
+        assert ids(take_from(stage.pair.primary, ill, 30, wait=60)) == [f"{n}" for n in range(0, 60, 2)]
+        wait_until(lambda: stage.waiting() == 0)
+        assert syphon.state().dead_lettered == 0
+
+
+def test_a_lock_lasts_as_long_as_the_send(stage: Stage) -> None:
+    orders = stage.entity("orders")
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(orders)
+    with stage.pair.secondary.admin() as admin:
+        short = admin.get_queue(stage.backlog)
+        short.lock_duration = timedelta(seconds=5)
+        admin.update_queue(short)
+    with stage.running() as syphon:
+        stage.put(backlog_form(ServiceBusMessage(b"x", message_id="opens the way"), orders))
+        wait_until(lambda: syphon.state().restored == 1)
+        stage.pair.primary.fault("slow", entity=orders, delay=6)
+        stage.put(*(backlog_form(ServiceBusMessage(b"x", message_id=f"{n}"), orders) for n in range(3)))
+        wait_until(lambda: stage.waiting() == 0, what="the slow destination")
+        counts = syphon.state().queues[0].counts
+    stage.pair.primary.clear_faults(orders)
+    assert counts.locks_lost == 0
+    assert counts.renewed >= 3
+    found = ids(take_from(stage.pair.primary, orders, 10, wait=2))
+    assert found == ["opens the way", "0", "1", "2"], "nothing came twice"
+
+
 def test_a_waiting_syphon_takes_a_new_message_at_once(stage: Stage) -> None:
     orders = stage.entity("orders")
     with stage.pair.primary.admin() as admin:

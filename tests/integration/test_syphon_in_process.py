@@ -95,6 +95,7 @@ def test_a_client_closed_alone_faults_its_partner_within_five_seconds(
     paired = paired_with_syphon(pair)
     survivor = paired.secondary if gone == "primary" else paired.primary
     sender = paired.get_queue_sender(orders)
+    older = survivor.get_queue_sender(orders), survivor.get_queue_receiver(orders)
     began = time.monotonic()
     (paired.primary if gone == "primary" else paired.secondary).close()
 
@@ -113,6 +114,12 @@ def test_a_client_closed_alone_faults_its_partner_within_five_seconds(
         sender.send_messages(ServiceBusMessage(b"x"))
     with pytest.raises(PairedNamespaceFaultedError):
         survivor.get_queue_sender(orders)
+    with pytest.raises(PairedNamespaceFaultedError):
+        older[0].send_messages(ServiceBusMessage(b"x"))
+    with pytest.raises(PairedNamespaceFaultedError):
+        older[1].receive_messages(max_wait_time=1)
+    for one in older:
+        one.close()
     wait_until(lambda: not syphon_threads(), 30, "the syphon to end")
     paired.close()
 

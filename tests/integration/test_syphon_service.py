@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +21,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 
 from pairbus import envelope
+from pairbus.syphon.control import ControlError, ask
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
 
@@ -76,12 +80,63 @@ def shop(pair: EmbeddedPair) -> Shop:
     return Shop(pair, name, backlog, f"{name}-orders", environment)
 
 
-def test_once_carries_everything_and_exits_with_0(shop: Shop) -> None:
+@pytest.mark.parametrize("transport", ["amqp", "sdk"])
+def test_once_carries_everything_and_exits_with_0(shop: Shop, transport: str) -> None:
     shop.put(*(f"{n}" for n in range(250)))
-    done = shop.run("syphon", "--primary-name", shop.name, "--once", "--queues", "0", "--json")
+    once = ("--once", "--queues", "0", "--json", "--transport", transport)
+    done = shop.run("syphon", "--primary-name", shop.name, *once)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["restored"] == 250
     assert shop.home(250) == [f"{n}" for n in range(250)]
+
+
+def test_a_namespace_that_is_served_here_gives_its_own_name_to_its_backlog(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "pairbus.cli"]
+    served = [*command, "serve", "contoso", "--data", str(tmp_path / "contoso"), "--port", "0"]
+    with (
+        embedded_pair() as pair,
+        subprocess.Popen(served, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
+    ):
+        try:
+            ready = tmp_path / "contoso" / "server.json"
+            wait_until(ready.exists)
+            (backlog,) = make_backlog(pair.secondary, "contoso")
+            put(pair.secondary, backlog, [encoded(ServiceBusMessage(b"x", message_id="no path"))])
+            environment["PAIRBUS_SECONDARY"] = pair.secondary.connection_string
+            words = ["syphon", "--primary", "contoso", "--once", "--queues", "0", "--json"]
+            done = subprocess.run(
+                [*command, *words], env=environment, capture_output=True, text=True, timeout=120, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["dead_lettered"] == 1
+        finally:
+            server.terminate()
+
+
+def test_on_a_terminal_once_shows_how_far_it_is_and_how_long_it_will_take(shop: Shop) -> None:
+    shop.put(*(f"{n}" for n in range(40)))
+    terminal, its_end = pty.openpty()
+    words = ["syphon", "--primary-name", shop.name, "--once", "--queues", "0", "--rate", "20"]
+    with (
+        os.fdopen(terminal, "rb", buffering=0) as screen,
+        subprocess.Popen(
+            [sys.executable, "-m", "pairbus.cli", *words],
+            env={**shop.environment, "COLUMNS": "100", "TERM": "xterm"},
+            stdout=subprocess.PIPE,
+            stderr=its_end,
+        ) as service,
+    ):
+        os.close(its_end)
+        shown = bytearray()
+        with contextlib.suppress(OSError):  # how a terminal says that nobody writes to it any more
+            while piece := screen.read(65536):
+                shown += piece
+        assert service.wait(timeout=60) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode("utf-8", "replace"))
+    assert "carrying home" in text
+    assert "40/40" in text
+    assert re.search(r"0:00:0[0-9]", text), "the time left"
 
 
 def test_secrets_are_never_shown(shop: Shop) -> None:
@@ -126,25 +181,27 @@ def test_a_service_is_paused_resumed_asked_and_stopped(shop: Shop, tmp_path: Pat
         assert not socket.exists()
 
 
-def test_a_second_signal_leaves_at_once_and_nothing_is_lost(shop: Shop) -> None:
-    shop.pair.primary.fault("slow", entity=shop.orders, delay=20)
+@pytest.mark.parametrize("transport", ["amqp", "sdk"])
+def test_a_second_signal_leaves_at_once_and_nothing_is_lost(shop: Shop, transport: str, tmp_path: Path) -> None:
+    socket = tmp_path / "control"
+    shop.pair.primary.fault("slow", entity=shop.orders, delay=1000)
     shop.put("slow")
-    with shop.start("--log-level", "error") as service:
+    with shop.start("--log-level", "error", "--transport", transport, "--control", str(socket)) as service:
 
-        def is_taken() -> bool:
-            done = shop.run("backlog", "peek", "--primary-name", shop.name, "--json")
-            return service.poll() is None and bool(json.loads(done.stdout))
+        def told(what: str) -> Any:
+            try:
+                return ask(socket, "state")[what]
+            except ControlError:
+                return None
 
-        wait_until(is_taken)
+        wait_until(lambda: (told("queues") or [{"in_hand": 0}])[0]["in_hand"], what="the message to be on its way")
         service.send_signal(signal.SIGTERM)
-        wait_until(lambda: service.poll() is None)
+        wait_until(lambda: told("state") == "stopping", what="the syphon to finish what it holds")
         service.send_signal(signal.SIGTERM)
-        assert service.wait(timeout=30) in (0, 143)
+        assert service.wait(timeout=120) == 128 + signal.SIGTERM
     shop.pair.primary.clear_faults(shop.orders)
     with shop.pair.secondary.admin() as admin:
-        counts = admin.get_queue_runtime_properties(shop.backlog)
-        at_home = take_from(shop.pair.primary, shop.orders, 1, wait=1)
-        assert (counts.active_message_count or 0) + len(at_home) >= 1
+        assert admin.get_queue_runtime_properties(shop.backlog).active_message_count == 1
 
 
 def test_backlog_list_shows_what_waits_and_prune_removes_only_empty_extra_queues(shop: Shop) -> None:
@@ -166,6 +223,12 @@ def test_backlog_list_shows_what_waits_and_prune_removes_only_empty_extra_queues
     ]
     assert listed[0]["destinations"] == {shop.orders: 3}
     assert listed[0]["oldest_enqueued_ms"] > 0
+    seen = json.loads(shop.run("backlog", "peek", "--primary-name", shop.name, "--json").stdout)
+    assert [(one["message_id"], one["destination"], one["part"]) for one in seen] == [
+        ("a", shop.orders, None),
+        ("b", shop.orders, None),
+        ("i/1", shop.orders, "1/2"),
+    ]
     table = shop.run("backlog", "list", "--primary-name", shop.name)
     assert full in table.stdout
     rehearsal = shop.run("backlog", "prune", "--primary-name", shop.name, "--dry-run")
@@ -213,8 +276,9 @@ def test_dead_letters_are_listed_and_resubmitted_when_the_cause_is_mended(shop: 
         ("syphon --primary env:NO_SUCH", "--primary names the environment variable 'NO_SUCH', which is not set"),
         ("syphon --primary-name x --queues 9-0", "--queues '9-0' is out of range"),
         ("syphon --primary-name x --queues a", "--queues 'a' is no list of numbers"),
-        ("syphon --primary-name x --rate 0", "rate is 0.0; allowed: messages a second, more than 0"),
-        ("syphon --primary-name a/b", "primary_name is 'a/b'; allowed"),
+        ("syphon --primary-name x --rate 0", "--rate '0' is no rate: give messages a second, more than 0"),
+        ("syphon --primary-name a/b", "--primary-name 'a/b' is no name of a namespace"),
+        ("syphon --once", "does not say what the backlog queues are called by: give --primary-name"),
         ("syphon --pause", "--pause, --resume and --state need --control"),
         ("syphon --control /nowhere/at/all --state", "No syphon answers at /nowhere/at/all"),
         ("syphon --primary-name x --http 0.0.0.0:1", "'0.0.0.0' is not a loopback address"),

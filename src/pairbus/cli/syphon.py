@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -33,12 +34,19 @@ def register(app: typer.Typer) -> None:
 
 
 def syphon(
-    primary: Annotated[str | None, typer.Option(help=f"{HELP} Default: env:PAIRBUS_PRIMARY.")] = None,
+    primary: Annotated[
+        str | None, typer.Option(metavar="NAMESPACE", help=f"{HELP} Default: env:PAIRBUS_PRIMARY.")
+    ] = None,
     secondary: Annotated[
-        str | None, typer.Option(help="The same for the secondary. Default: env:PAIRBUS_SECONDARY.")
+        str | None,
+        typer.Option(metavar="NAMESPACE", help="The same for the secondary. Default: env:PAIRBUS_SECONDARY."),
     ] = None,
     primary_name: Annotated[
-        str | None, typer.Option(help="The name in the backlog queues' paths; default: the first label of the host.")
+        str | None,
+        typer.Option(
+            help="The name in the backlog queues' paths; default: the first label of the host, or the name of the "
+            "embedded namespace."
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Until the backlog is empty, then exit.")] = False,
     queues: Annotated[str, typer.Option(help="Which backlog queues, such as 0-9 or 0,2,5-7.")] = "0-9",
@@ -69,7 +77,7 @@ def syphon(
         str | None, typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics on this loopback address.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
-    log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LOG_LEVELS)}.")] = "warning",
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help=f"One of {', '.join(LOG_LEVELS)}.")] = "warning",
 ) -> int:
     """Carry the messages that wait in the backlog home.
 
@@ -95,13 +103,16 @@ def syphon(
         namespace("--primary", primary, "PAIRBUS_PRIMARY"),
         namespace("--secondary", secondary, "PAIRBUS_SECONDARY"),
     )
+    name = syphon_foreground.name_of_primary(ends[0], primary_name)
+    if rate is not None and not 0 < rate < math.inf:
+        raise Refusal(f"--rate '{rate:g}' is no rate: give messages a second, more than 0, or leave it out.")
     if engine is Engine.SPARK:
         from pairbus.cli import syphon_spark
 
         return syphon_spark.run(
             *ends,
             master=master,
-            primary_name=primary_name,
+            primary_name=name,
             queues=numbers("--queues", queues),
             include_extra=include_extra,
             rate=rate,
@@ -112,7 +123,7 @@ def syphon(
         )
     return syphon_foreground.run(
         *ends,
-        primary_name=primary_name,
+        primary_name=name,
         queues=numbers("--queues", queues),
         include_extra=include_extra,
         rate=rate,

@@ -18,6 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.voice import remark, shows_progress
+from pairbus.embedded.running import running_servers
+from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.syphon import Namespace, Syphon, SyphonState
 from pairbus.syphon.control import ControlError, control_socket
 from pairbus.syphon.control import ask as ask_at
@@ -43,11 +45,32 @@ def ask(control: Path, command: str, *, as_json: bool) -> int:
     return 0
 
 
+def name_of_primary(primary: Namespace, given: str | None) -> str:
+    """The name in the backlog queues' paths: as given, as the host says, or as the embedded namespace is called."""
+    options: SendAvailabilityPairedNamespaceOptions[None, None]
+    try:
+        options = SendAvailabilityPairedNamespaceOptions(None, None, primary_name=given)
+    except ValueError as error:
+        raise Refusal(
+            f"--primary-name '{given}' is no name of a namespace: give 1 to 50 letters, digits, '.', '-' or '_'."
+        ) from error
+    try:
+        return options.name_of_primary(primary.host)
+    except ValueError as error:
+        for server in running_servers():
+            if Namespace.parse(server.connection_string).address == primary.address:
+                return server.name
+        raise Refusal(
+            f"The host of --primary, '{primary.host}', does not say what the backlog queues are called by: give "
+            "--primary-name, the primary_name of the paired clients."
+        ) from error
+
+
 def run(
     primary: Namespace,
     secondary: Namespace,
     *,
-    primary_name: str | None,
+    primary_name: str,
     queues: list[int],
     include_extra: bool,
     rate: float | None,
@@ -134,11 +157,14 @@ async def _progress(syphon: Syphon) -> AsyncIterator[None]:
     )
     row = bar.add_task("", total=total)
 
+    def show() -> None:
+        state = syphon.state()
+        done = state.restored + state.dead_lettered
+        bar.update(row, completed=done, total=max(total, done) or None)
+
     async def follow() -> None:
         while True:
-            state = syphon.state()
-            done = state.restored + state.dead_lettered
-            bar.update(row, completed=done, total=max(total, done) or None)
+            show()
             await asyncio.sleep(PROGRESS_SECONDS)
 
     with bar:
@@ -147,6 +173,7 @@ async def _progress(syphon: Syphon) -> AsyncIterator[None]:
             yield
         finally:
             following.cancel()
+            show()
 
 
 def _print(report: SyphonState, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pairbus.pairing.failures import PairedNamespaceFaultedError
@@ -24,6 +24,22 @@ _ENTRANCES = (
     "list_queue_sessions",
     "list_subscription_sessions",
 )
+_CALLS = (
+    "send_messages",
+    "create_message_batch",
+    "schedule_messages",
+    "cancel_scheduled_messages",
+    "receive_messages",
+    "receive_deferred_messages",
+    "peek_messages",
+    "complete_message",
+    "abandon_message",
+    "defer_message",
+    "dead_letter_message",
+    "renew_message_lock",
+    "delete_messages",
+)
+"""What the SDK's senders and receivers can be asked; those that exist already are faulted with their client."""
 
 
 class PairWatch:
@@ -90,10 +106,16 @@ class PairWatch:
                 return
             ((partner, cause),) = self._gone.items()
         (survivor,) = (client for name, client in self._clients.items() if name != partner)
-        for entrance in _ENTRANCES:
-            if hasattr(survivor, entrance):
-                setattr(survivor, entrance, _refusing(partner, cause))
+        _refuse_all(survivor, _ENTRANCES, partner, cause)
+        for handler in list(getattr(survivor, "_handlers", ())):
+            _refuse_all(handler, _CALLS, partner, cause)
         self._paired.fault(partner, cause)
+
+
+def _refuse_all(target: Any, calls: Iterable[str], partner: str, cause: str) -> None:
+    for call in calls:
+        if hasattr(target, call):
+            setattr(target, call, _refusing(partner, cause))
 
 
 def _refusing(partner: str, cause: str) -> Callable[..., Any]:
