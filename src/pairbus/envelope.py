@@ -41,11 +41,12 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from pairbus.alias_times import SCHEDULED_TIME, TIME_TO_LIVE, scheduled_ms, time_to_live_ms
-from pairbus.amqp.decoding import decode, skip
+from pairbus.amqp.decoding import decode
 from pairbus.amqp.encoding import encode
 from pairbus.amqp.sections import SectionOrderError, Sections, in_standard_order, split_sections
-from pairbus.amqp.types import AmqpDecodeError, Int, Symbol, Timestamp, UInt
+from pairbus.amqp.types import Int, Symbol, Timestamp, UInt
 from pairbus.errors import AliasError, DestinationMissingError, PartError
+from pairbus.section_edits import any_set, described, edited, is_set, list_fields, map_items, with_pairs
 
 PATH = "x-ms-path"
 SESSION_ID = "x-ms-sessionid"
@@ -83,7 +84,6 @@ _TTL, _DELIVERY_COUNT, _HEADER_COUNT = 2, 4, 5
 _MAX_TTL_MS = 0xFFFFFFFF
 _SESSION_ID_KEY, _TIME_TO_LIVE_KEY = encode(SESSION_ID), encode(TIME_TO_LIVE)
 _SCHEDULED_TIME_KEY, _TRACE_PARENT_KEY = encode(SCHEDULED_TIME), encode(TRACE_PARENT)
-_CODES = {"header": 0x70, "annotations": 0x72, "properties": 0x73, "application": 0x74}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +134,11 @@ def reserved_names(names: Iterable[Any]) -> tuple[str, ...]:
 def with_message_id(raw: bytes, message_id: str) -> bytes:
     """The message with this id if it has none; unchanged if it has one."""
     parts = Sections.split(raw)
-    fields = _fields(parts.properties, _PROPERTY_COUNT)
+    fields = list_fields(parts.properties, _PROPERTY_COUNT)
     if fields[_MESSAGE_ID] is not None:
         return raw
     fields[_MESSAGE_ID] = message_id
-    return replace(parts, properties=_section("properties", encode(fields))).join()
+    return replace(parts, properties=described("properties", encode(fields))).join()
 
 
 def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None) -> bytes:
@@ -148,15 +148,15 @@ def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None)
 
     time_to_live = None
     if header:
-        fields = _fields(header, _HEADER_COUNT)
+        fields = list_fields(header, _HEADER_COUNT)
         time_to_live = fields[_TTL]
         if time_to_live is not None:
             fields[_TTL] = None
-            header = _section("header", encode(fields)) if _any_set(fields) else b""
+            header = described("header", encode(fields)) if any_set(fields) else b""
             pairs += _TIME_TO_LIVE_KEY + encode(int(time_to_live))
             count += 1
-    if properties and (time_to_live is not None or _is_set(properties, _GROUP_ID)):
-        fields = _fields(properties, _PROPERTY_COUNT)
+    if properties and (time_to_live is not None or is_set(properties, _GROUP_ID)):
+        fields = list_fields(properties, _PROPERTY_COUNT)
         session_id = fields[_GROUP_ID]
         if session_id is not None:
             fields[_GROUP_ID] = None
@@ -164,17 +164,17 @@ def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None)
             count += 1
         if time_to_live is not None:
             fields[_ABSOLUTE_EXPIRY] = None
-        properties = _section("properties", encode(fields)) if _any_set(fields) else b""
+        properties = described("properties", encode(fields)) if any_set(fields) else b""
     if annotations and b"x-opt-scheduled" in annotations:
-        scheduled = _map(annotations).get(_SCHEDULED_ANNOTATION)
+        scheduled = map_items(annotations).get(_SCHEDULED_ANNOTATION)
         if scheduled is not None:
             pairs += _SCHEDULED_TIME_KEY + encode(Timestamp(scheduled))
             count += 1
-            annotations = _edited("annotations", annotations, remove={_SCHEDULED_ANNOTATION})
+            annotations = edited("annotations", annotations, remove={_SCHEDULED_ANNOTATION})
     if trace_parent is not None:
         pairs += _TRACE_PARENT_KEY + encode(trace_parent)
         count += 1
-    application = _with_pairs(application, pairs, count)
+    application = with_pairs(application, pairs, count)
     return b"".join((header, delivery_annotations, annotations, properties, application, body, footer))
 
 
@@ -184,10 +184,10 @@ def aged(backlog_form: bytes, by_ms: int) -> bytes:
     Its alias of the time to live shrinks.
     """
     parts = Sections.split(backlog_form)
-    time_to_live = time_to_live_ms(_map(parts.application_properties).get(TIME_TO_LIVE))
+    time_to_live = time_to_live_ms(map_items(parts.application_properties).get(TIME_TO_LIVE))
     if time_to_live is None or by_ms <= 0:
         return backlog_form
-    application = _edited(
+    application = edited(
         "application",
         parts.application_properties,
         remove={TIME_TO_LIVE},
@@ -236,13 +236,13 @@ def join(parts: Collection[Part]) -> bytes:
 def read(raw: bytes) -> BacklogMessage:
     """What a message received from a backlog queue says about itself; raises an `EnvelopeError`."""
     parts = Sections.split(raw)
-    found = _map(parts.application_properties)
+    found = map_items(parts.application_properties)
     destination = found.get(PATH)
     if destination is None:
         raise DestinationMissingError
     if not isinstance(destination, str) or not destination:
         raise AliasError(PATH, destination, "a string that is not empty")
-    enqueued = _map(parts.message_annotations).get("x-opt-enqueued-time") if parts.message_annotations else None
+    enqueued = map_items(parts.message_annotations).get("x-opt-enqueued-time") if parts.message_annotations else None
     if PART_OF in found:
         return BacklogMessage(destination, enqueued_ms=enqueued, part=_read_part(found, parts.body))
     trace_parent = found.get(TRACE_PARENT)
@@ -286,7 +286,7 @@ def restore(
                 _restored_header(parts.header, time_to_live),
                 _restored_annotations(parts.message_annotations, message.scheduled_ms),
                 _restored_properties(parts.properties, message.session_id, time_to_live, now_ms),
-                _edited("application", parts.application_properties, remove=RESERVED),
+                edited("application", parts.application_properties, remove=RESERVED),
                 parts.body,
                 parts.footer,
             )
@@ -301,10 +301,10 @@ def unstamped(raw: bytes, drop: Collection[str] = ()) -> bytes:
     parts = Sections.split(raw)
     return replace(
         parts,
-        header=_restored_header(parts.header, _fields(parts.header, _HEADER_COUNT)[_TTL]),
+        header=_restored_header(parts.header, list_fields(parts.header, _HEADER_COUNT)[_TTL]),
         delivery_annotations=b"",
-        message_annotations=_edited("annotations", parts.message_annotations, remove=_BROKER_ANNOTATIONS),
-        application_properties=_edited("application", parts.application_properties, remove=drop),
+        message_annotations=edited("annotations", parts.message_annotations, remove=_BROKER_ANNOTATIONS),
+        application_properties=edited("application", parts.application_properties, remove=drop),
     ).join()
 
 
@@ -321,71 +321,35 @@ def _path_pair(destination: str) -> bytes:
     return encode(PATH) + encode(destination)
 
 
-def _is_set(section: bytes, index: int) -> bool:
-    """Whether a field of a list section is there and not null; decodes nothing."""
-    pos = _value_at(section)
-    code = section[pos]
-    if code == 0xC0:
-        count, pos = section[pos + 2], pos + 3
-    elif code == 0xD0:
-        count, pos = int.from_bytes(section[pos + 5 : pos + 9]), pos + 9
-    else:
-        return False
-    if count <= index:
-        return False
-    for _ in range(index):
-        pos = pos + 1 if section[pos] == 0x40 else skip(section, pos)
-    return section[pos] != 0x40
-
-
-def _with_pairs(section: bytes, pairs: bytes, pair_count: int) -> bytes:
-    """Application properties with encoded pairs put behind those that are there."""
-    count = 2 * pair_count
-    if section:
-        pos = _value_at(section)
-        code = section[pos]
-        if code == 0xC1:
-            count, pairs = count + section[pos + 2], section[pos + 3 :] + pairs
-        elif code == 0xD1:
-            count, pairs = count + int.from_bytes(section[pos + 5 : pos + 9]), section[pos + 9 :] + pairs
-        elif code != 0x40:
-            raise AmqpDecodeError("annotations and application properties must be a map")
-    return _map_section("application", pairs, count)
-
-
-def _any_set(fields: Iterable[Any]) -> bool:
-    return any(value is not None for value in fields)
-
-
 def _restored_header(header: bytes, time_to_live_ms: int | None) -> bytes:
-    fields = _fields(header, _HEADER_COUNT) if header else [None] * _HEADER_COUNT
+    fields = list_fields(header, _HEADER_COUNT) if header else [None] * _HEADER_COUNT
     fields[_DELIVERY_COUNT] = None
     fields[_TTL] = None if time_to_live_ms is None else UInt(min(time_to_live_ms, _MAX_TTL_MS))
-    return _section("header", encode(fields)) if _any_set(fields) else b""
+    return described("header", encode(fields)) if any_set(fields) else b""
 
 
 def _restored_annotations(annotations: bytes, scheduled_ms: int | None) -> bytes:
     add = [] if scheduled_ms is None else [(Symbol(_SCHEDULED_ANNOTATION), Timestamp(scheduled_ms))]
     if not annotations and not add:
         return b""
-    return _edited("annotations", annotations, remove=_BROKER_ANNOTATIONS, add=add)
+    return edited("annotations", annotations, remove=_BROKER_ANNOTATIONS, add=add)
 
 
 def _restored_properties(properties: bytes, session_id: str | None, time_to_live_ms: int | None, now_ms: int) -> bytes:
     if session_id is None and time_to_live_ms is None:
         return properties
-    fields = _fields(properties, _PROPERTY_COUNT) if properties else [None] * _PROPERTY_COUNT
+    fields = list_fields(properties, _PROPERTY_COUNT) if properties else [None] * _PROPERTY_COUNT
     if session_id is not None:
         fields[_GROUP_ID] = session_id
     if time_to_live_ms is not None:
         fields[_ABSOLUTE_EXPIRY] = Timestamp(now_ms + time_to_live_ms)
-    return _section("properties", encode(fields))
+    return described("properties", encode(fields))
 
 
 def _part(destination: str, part_of: str, number: int, count: int, content: bytes) -> bytes:
     names = [(PATH, destination), (PART_OF, part_of), (PART, Int(number)), (PARTS, Int(count))]
-    properties = _section("properties", encode([f"{part_of}/{number}"]))
-    return properties + _edited("application", b"", add=names) + b"\x00\x53\x75" + encode(content)
+    properties = described("properties", encode([f"{part_of}/{number}"]))
+    return properties + edited("application", b"", add=names) + b"\x00\x53\x75" + encode(content)
 
 
 def _read_part(found: dict[Any, Any], body: bytes) -> Part:
@@ -408,78 +372,3 @@ def _session_id(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return None if value is None else str(value)
     raise AliasError(SESSION_ID, value, "a string")
-
-
-def _fields(section: bytes, count: int) -> list[Any]:
-    """The fields of a list section, padded with None to `count`."""
-    if not section:
-        return [None] * count
-    values, _ = decode(section, _value_at(section))
-    if type(values) is not list or len(values) > count:
-        raise AmqpDecodeError(f"a section of an AMQP message must be a list of at most {count} fields")
-    return values + [None] * (count - len(values))
-
-
-def _map(section: bytes) -> dict[Any, Any]:
-    if not section:
-        return {}
-    value, _ = decode(section, _value_at(section))
-    if value is None:
-        return {}
-    if type(value) is not dict:
-        raise AmqpDecodeError("annotations and application properties must be a map")
-    return value
-
-
-def _value_at(section: bytes) -> int:
-    """Where the value of a described section begins."""
-    return 3 if section[1] == 0x53 else skip(section, 1)
-
-
-def _section(name: str, value: bytes) -> bytes:
-    return b"\x00\x53" + bytes((_CODES[name],)) + value
-
-
-def _edited(
-    name: str,
-    section: bytes,
-    *,
-    remove: Collection[str] = (),
-    add: Iterable[tuple[str, Any]] = (),
-) -> bytes:
-    """A map section with pairs removed and added; every other pair keeps its bytes."""
-    content, count = bytearray(), 0
-    if section:
-        for pair, key in _pairs(section):
-            if not isinstance(key, str) or key not in remove:
-                content += pair
-                count += 2
-    for key, value in add:
-        content += encode(key)
-        content += encode(value)
-        count += 2
-    return _map_section(name, bytes(content), count) if count else b""
-
-
-def _map_section(name: str, content: bytes, count: int) -> bytes:
-    if len(content) < 255 and count < 256:
-        return b"\x00\x53%c\xc1%c%c%b" % (_CODES[name], len(content) + 1, count, content)
-    return b"\x00\x53%c\xd1%b%b%b" % (_CODES[name], (len(content) + 4).to_bytes(4), count.to_bytes(4), content)
-
-
-def _pairs(section: bytes) -> Iterable[tuple[bytes, Any]]:
-    pos = _value_at(section)
-    code = section[pos]
-    if code == 0x40:
-        return
-    if code == 0xC1:
-        count, pos = section[pos + 2], pos + 3
-    elif code == 0xD1:
-        count, pos = int.from_bytes(section[pos + 5 : pos + 9]), pos + 9
-    else:
-        raise AmqpDecodeError("annotations and application properties must be a map")
-    for _ in range(count // 2):
-        key, value_at = decode(section, pos)
-        after = skip(section, value_at)
-        yield section[pos:after], key
-        pos = after

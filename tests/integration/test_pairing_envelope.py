@@ -14,6 +14,7 @@ from pairbus import envelope
 from pairbus.amqp.sections import Sections
 from pairbus.envelope import Restored
 from pairbus.pairing import sdk
+from pairbus.section_edits import list_fields, map_items
 from pairbus.testing.messages import messages
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
 from pairbus.testing.pairing import backlog_raws, paired, raws
@@ -40,11 +41,11 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedPai
 def shown(raw: bytes) -> dict[str, Any]:
     """What a receiver of the message can see, with what no two sends share left out."""
     parts = Sections.split(raw)
-    properties = envelope._fields(parts.properties, 13)
+    properties = list_fields(parts.properties, 13)
     properties[8] = properties[9] = None  # the SDK derives these two from the moment of sending
-    annotations = envelope._map(parts.message_annotations)
+    annotations = map_items(parts.message_annotations)
     return {
-        "header": envelope._fields(parts.header, 5)[:4],
+        "header": list_fields(parts.header, 5)[:4],
         "annotations": {key: value for key, value in annotations.items() if key not in BROKERS},
         "properties": [(type(value), value) for value in properties],
         "application": parts.application_properties,

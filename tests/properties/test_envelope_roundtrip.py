@@ -15,6 +15,7 @@ from pairbus import envelope
 from pairbus.amqp.decoding import decode
 from pairbus.amqp.sections import Sections, read_facts
 from pairbus.envelope import BATCH_ENTRY_BYTES, Restored
+from pairbus.section_edits import list_fields, map_items
 from pairbus.testing.messages import TEXTS, messages
 
 LIMIT = 256 * 1024
@@ -30,13 +31,13 @@ def encoded(message: Any) -> bytes:
 def values(raw: bytes) -> dict[str, Any]:
     """The values of a message that must survive, section by section; bodies and properties as bytes."""
     parts = Sections.split(raw)
-    properties = envelope._fields(parts.properties, 13)
+    properties = list_fields(parts.properties, 13)
     properties[8] = None  # the expiry follows the time to live and the moment of sending
     return {
-        "header": envelope._fields(parts.header, 5),
+        "header": list_fields(parts.header, 5),
         "properties": properties,
         "types": [type(value) for value in properties],
-        "annotations": envelope._map(parts.message_annotations),
+        "annotations": map_items(parts.message_annotations),
         "application": parts.application_properties,
         "body": parts.body,
         "footer": parts.footer,

@@ -15,6 +15,7 @@ from pairbus.amqp.sections import Sections, read_facts, with_application_propert
 from pairbus.amqp.types import Described, Float, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.envelope import Expired, Restored
 from pairbus.errors import AliasError, DestinationMissingError, PartError
+from pairbus.section_edits import edited, list_fields, map_items
 
 NOON = datetime.datetime(2030, 1, 1, 12, tzinfo=datetime.UTC)
 NOON_MS = 1_893_499_200_000
@@ -62,7 +63,7 @@ def test_the_aliases_have_exactly_their_types() -> None:
 
 def test_the_expiry_the_sdk_derives_from_the_time_to_live_is_cleared_with_it() -> None:
     form = envelope.to_backlog(encoded(ServiceBusMessage("x", time_to_live=datetime.timedelta(seconds=1))), "orders")
-    properties = envelope._fields(Sections.split(form).properties, 13)
+    properties = list_fields(Sections.split(form).properties, 13)
     assert properties[8] is None
     assert properties[9] is not None  # the creation time is information and stays
 
@@ -155,7 +156,7 @@ def test_what_the_brokers_added_is_taken_off_and_what_the_sender_set_stays() -> 
         (
             b"\x00\x53\x70" + encode([None, None, None, None, UInt(3)]),
             b"\x00\x53\x71" + encode({Symbol("x-opt-lock-token"): b"1" * 16}),
-            envelope._edited(
+            edited(
                 "annotations",
                 form.message_annotations,
                 add=[(Symbol("x-opt-sequence-number"), 5), (Symbol("x-opt-enqueued-time"), Timestamp(1))],
@@ -172,7 +173,7 @@ def test_restore_gives_the_time_to_live_back_in_full() -> None:
     form = envelope.to_backlog(encoded(ServiceBusMessage("x", time_to_live=datetime.timedelta(minutes=1))), "orders")
     raw = restored(form, now_ms=NOON_MS, enqueued_ms=NOON_MS - 59_000)
     assert read_facts(raw).ttl_ms == 60_000
-    assert envelope._fields(Sections.split(raw).properties, 13)[8] == NOON_MS + 60_000
+    assert list_fields(Sections.split(raw).properties, 13)[8] == NOON_MS + 60_000
 
 
 def test_deduct_gives_only_the_time_that_is_left() -> None:
@@ -231,3 +232,24 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
         envelope.restore(envelope.split(form, "orders", "a", 600)[0], now_ms=0)
     with pytest.raises(PartError, match="does not fit"):
         envelope.split(form, "orders", "a", 100)
+
+
+def test_delivery_annotations_which_the_sdk_writes_last_are_put_in_their_place() -> None:
+    message = AmqpAnnotatedMessage(data_body=b"x", delivery_annotations={"x-opt-mine": "kept"})
+    raw = encoded(message)
+    form = envelope.to_backlog(raw, "orders")
+    parts = Sections.split(form)
+    assert map_items(parts.delivery_annotations) == {"x-opt-mine": "kept"}
+    assert parts.body
+    assert envelope.read(form).destination == "orders"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 126, 127, 128, 300])
+def test_the_destination_stands_behind_any_number_of_the_users_properties(count: int) -> None:
+    mine: dict[Any, Any] = {f"p{index}": index for index in range(count)}
+    raw = encoded(ServiceBusMessage("x", application_properties=mine))
+    form = envelope.to_backlog(raw, "orders")
+    before, after = Sections.split(raw), Sections.split(form)
+    assert map_items(after.application_properties) == {**mine, "x-ms-path": "orders"}
+    assert (after.body, after.properties) == (before.body, before.properties)
+    assert restored(form) == raw

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
@@ -74,3 +75,23 @@ def test_the_sdk_still_has_the_names_the_shell_reaches_for(sender: type) -> None
     error = ServiceBusConnectionError(message="x", condition=b"amqp:socket-error")
     assert sdk.describe(error).condition == "amqp:socket-error"
     assert sdk.describe(error).retryable
+
+
+def test_a_raw_batch_has_all_that_the_sdk_gives_a_batch() -> None:
+    from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+    from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+
+    from pairbus.pairing.sdk import RawBatch
+
+    class Sender:
+        _amqp_transport = PyamqpTransport
+
+    theirs = ServiceBusMessageBatch(max_size_in_bytes=10_000)
+    theirs.add_message(ServiceBusMessage("x"))
+    inside: Any = theirs._message
+    ours = RawBatch([bytes(inside[5][0])], Sender())
+    assert vars(ours).keys() == vars(theirs).keys()
+    assert {name: type(value) for name, value in vars(ours).items()} == {
+        name: type(value) for name, value in vars(theirs).items()
+    }
+    assert len(ours) == 1

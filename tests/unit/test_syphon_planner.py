@@ -9,6 +9,7 @@ import pytest
 from pairbus import envelope
 from pairbus.amqp.sections import read_facts, with_application_properties
 from pairbus.amqp.types import ULong, encode
+from pairbus.section_edits import edited
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
 from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.pauses import Growth, Pause, RateLimit
@@ -222,7 +223,7 @@ def test_a_lost_receiver_forgets_what_waits_and_a_send_under_way_still_counts() 
 
 def test_unreadable_messages_are_buried_with_a_reason_that_names_the_cause() -> None:
     planner = planner_at_the_head()
-    alias = envelope._edited("application", b"", add=[("x-ms-path", "orders"), ("x-ms-timetolive", True)])
+    alias = edited("application", b"", add=[("x-ms-path", "orders"), ("x-ms-timetolive", True)])
     planner.arrived([delivery(1, content=alias), delivery(2, content=b"\x00\x53\x75\xa0\x00")], 0.0)
     letters = [letter for one in due(planner) if isinstance(one, Bury) for letter in one.letters]
     assert [letter.reason for letter in letters] == ["AliasUnreadable", "DestinationMissing"]

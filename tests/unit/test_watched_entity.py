@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -33,10 +34,15 @@ class Primary:
     def __init__(self) -> None:
         self.is_up = False
         self.pings: list[float] = []
+        self.sessions: set[str | None] = {None}
         self.under_way = 0
 
     async def send_messages(self, message: Any, *, timeout: float) -> None:
         assert message.content_type == "application/vnd.ms-servicebus-ping"
+        assert b"".join(message.body) == b""
+        assert message.time_to_live == timedelta(seconds=1)
+        assert message.session_id not in self.sessions
+        self.sessions.add(message.session_id)
         self.under_way += 1
         assert self.under_way == 1, "two pings of one entity at once"
         try:
