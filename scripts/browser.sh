@@ -17,7 +17,6 @@ else
 fi
 
 printf 'Installing chromium for the tests of the page ...\n' >&2
-export DEBIAN_FRONTEND=noninteractive
 install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends chromium)
 "${install[@]}" >/dev/null 2>&1 || {
     "${as_root[@]}" apt-get update --quiet >/dev/null 2>&1 && "${install[@]}" >/dev/null 2>&1

@@ -1,4 +1,4 @@
-"""For every test: servers are listed in a run folder of the test run, never in the user's own.
+"""For every test: servers are listed in a run folder of the test run, never in the user's own; nothing is published.
 
 Run in parallel (`-n`), the tests of one file stay together, and so do all that use Spark: they share its session.
 """
@@ -23,6 +23,7 @@ USES_SPARK = ("test_pipeline_", "test_connector_", "test_spark_")
 def run_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
+        patch.delenv("PAIRBUS_STATE_DIR", raising=False)
         yield
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pairbus.costs.billing import billed_operations
+from pairbus.costs.billing import UNIT_BYTES, billed_operations
 from pairbus.ledger.records import Operation, Outcome, Route, is_backlog_queue
 from pairbus.publishing.flows import DAY_SECONDS, flows_of
 from pairbus.publishing.records import Count, Flow
@@ -46,7 +46,7 @@ class Tally:
         """One call for `messages` messages. `entity` is where it took place, `target` the application's entity."""
         if not messages:
             return
-        if sizes is None:
+        if sizes is None or max(sizes) <= UNIT_BYTES:  # nearly always
             billed = messages * billed_operations(operation, 0, outcome)
         else:
             billed = sum(billed_operations(operation, size, outcome) for size in sizes)

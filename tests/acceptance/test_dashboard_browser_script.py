@@ -1,0 +1,94 @@
+"""The browser for the tests of the page: installed where it is missing and may be, and never asked for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "browser.sh"
+
+
+class Machine:
+    """A PATH that holds only what the test puts there, and a record of what was called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.calls = folder / "calls"
+        self.calls.touch()
+        for tool in ("bash", "env"):
+            found = shutil.which(tool)
+            assert found is not None
+            (self.bin / tool).symlink_to(found)
+
+    def has(self, command: str, script: str = "") -> None:
+        path = self.bin / command
+        path.write_text(f'#!{self.bin}/bash\necho "{command} $*" >> {self.calls}\n{script}\n')
+        path.chmod(0o755)
+
+    def run(self) -> tuple[list[str], str]:
+        """What was called, and what was said."""
+        done = subprocess.run(
+            [self.bin / "bash", SCRIPT], env={"PATH": str(self.bin)}, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        return self.calls.read_text().splitlines(), done.stderr
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_browser_that_is_there_is_used(machine: Machine) -> None:
+    machine.has("chromium")
+    machine.has("apt-get")
+    machine.has("id", "echo 0")
+    assert machine.run() == ([], "")
+
+
+def test_root_installs_it(machine: Machine) -> None:
+    machine.has("apt-get")
+    machine.has("id", "echo 0")
+    calls, said = machine.run()
+    assert calls[1:] == ["apt-get install --yes --quiet --no-install-recommends chromium"]
+    assert said == "Installing chromium for the tests of the page ...\n"
+
+
+def test_old_lists_are_brought_up_to_date(machine: Machine) -> None:
+    machine.has("apt-get", f'[ "$1" = update ] && : > {machine.calls}.new; [ -e {machine.calls}.new ]')
+    machine.has("id", "echo 0")
+    calls, said = machine.run()
+    assert [call.split()[1] for call in calls[1:]] == ["install", "update", "install"]
+    assert "could not" not in said
+
+
+def test_sudo_that_asks_for_no_password_will_do(machine: Machine) -> None:
+    machine.has("apt-get")
+    machine.has("id", "echo 1000")
+    machine.has("sudo", 'shift; [ "$1" = true ] || exec "$@"')
+    calls, _ = machine.run()
+    assert "apt-get install --yes --quiet --no-install-recommends chromium" in calls
+
+
+def test_who_may_not_is_not_asked(machine: Machine) -> None:
+    machine.has("apt-get")
+    machine.has("id", "echo 1000")
+    machine.has("sudo", "exit 1")
+    calls, said = machine.run()
+    assert calls == ["id -u", "sudo -n true"]
+    assert said == ""
+
+
+def test_another_system_is_left_alone(machine: Machine) -> None:
+    assert machine.run() == ([], "")
+
+
+def test_what_cannot_be_had_is_one_line(machine: Machine) -> None:
+    machine.has("apt-get", "exit 100")
+    machine.has("id", "echo 0")
+    _, said = machine.run()
+    assert said.splitlines()[1:] == ["chromium could not be installed: the tests of the page need it."]
