@@ -169,11 +169,12 @@ def test_an_attempt_leaves_time_for_the_backlog_when_the_entity_may_fail_over_me
 def test_the_primary_has_all_of_the_time_when_the_entity_cannot_fail_over_meanwhile(
     pair: EmbeddedPair, shell: Shell, queue: str
 ) -> None:
-    with paired(pair, shell, failover_interval=1800, primary_name=queue) as client:
+    with paired(pair, shell, failover_interval=1800, send_timeout=3600, primary_name=queue) as client:
         sender = client.get_queue_sender(queue)
         target: Any = getattr(sender, "target", sender)
         assert target._until(100.0, 130.0) == 130.0
-        assert target._until(100.0, 4100.0) < 4100.0
+        assert target._until(100.0, 2500.0) == 1900.0  # beyond the interval, with a quarter left for the backlog
+        assert target._until(100.0, 8100.0) == 4500.0  # the backlog never needs more than send_timeout
 
 
 def test_a_cancelled_diverted_send_is_recorded_as_in_doubt(pair: EmbeddedPair, queue: str, tmp_path: Path) -> None:

@@ -296,12 +296,17 @@ class PairedServiceBusSender(ServiceBusSender):
 
         All of the time is the primary's if the entity cannot be failed over before it is over.
         """
+        until = deadline - min((deadline - started) / 2, self._send_timeout)
+        if self._may_divert_at_once:
+            return until
         machine = self._entity.machine
-        if not self._may_divert_at_once:
-            condemned = machine.next_deadline if machine.state is EntityState.SUSPECT else None
-            if (started + machine.rules.failover_interval if condemned is None else condemned) >= deadline:
-                return deadline
-        return deadline - min((deadline - started) / 2, self._send_timeout)
+        condemned = machine.next_deadline if machine.state is EntityState.SUSPECT else None
+        if condemned is None:
+            condemned = started + machine.rules.failover_interval
+        if condemned >= deadline:
+            return deadline
+        # An attempt that outlives the failover interval is diverted; one that ends before it raises.
+        return max(until, min(condemned, deadline - (deadline - started) / 4))
 
     def _after_failure(self, error: BaseException, judged: Verdict, era: int) -> None:
         """Tell the entity; raise the error unless the message is to be diverted."""
