@@ -296,6 +296,26 @@ def test_a_killed_process_is_dead_and_a_kill_is_not_an_end(tmp_path: Path) -> No
     assert not own.exists()
 
 
+def test_a_process_that_leaves_and_exits_has_said_so(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from pairbus.publishing import join\n"
+        "class Nobody:\n"
+        "    key = 'pair-1'\n"
+        "publisher = join(sys.argv[1])\n"
+        "publisher._sources['pair-1'] = Nobody()\n"
+        "publisher.leave(Nobody())\n"
+        "print(publisher.process)\n"
+    )
+    place = tmp_path / "state"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(place)], capture_output=True, text=True, check=True, timeout=60
+    )
+    left = folder.read_state(place / done.stdout.strip())
+    assert left is not None
+    assert left.ended
+
+
 def test_a_state_that_cannot_be_trusted_is_not_read(tmp_path: Path) -> None:
     own = tmp_path / "someone-1-00"
     own.mkdir()

@@ -71,11 +71,13 @@ class Observatory:
                 for entity in pair.entities
             )
             depths.ask(queues, busy=failed_over or any(one.messages for one in depths.depths.values()))
-        seen = view(
+        # On a thread: an hour of hundreds of processes takes a while to put together.
+        seen = await asyncio.to_thread(
+            view,
             Known(
                 sighting=sighting,
                 prices=self.settings.prices,
-                depths={} if depths is None else depths.depths,
+                depths={} if depths is None else dict(depths.depths),
                 depth_trouble=None if depths is None else depths.trouble,
                 recorded=None if self._tail is None else self._tail.counts(),
                 billed=None if self._tail is None else self._tail.billed(),

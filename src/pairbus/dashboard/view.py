@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from pairbus.dashboard.money import Prices, outage_per_hour, today
 from pairbus.dashboard.reading import SHOWN_DEAD_SECONDS, Process, Sighting
 from pairbus.dashboard.ribbons import WORST_FIRST, Witness, ribbon, worst
@@ -129,6 +131,7 @@ def _pair(name: str, known: Known, counts: Sequence[Count], now: float) -> dict[
         "faulted": sum(report.faulted for report in reports),
         "state": worst(one["state"] for one in entities) if entities else "unknown",
         "entities": entities,
+        "more_entities": max((report.more_entities for report in reports), default=0),
         "speeds": {flow: round(speed, 2) for flow, speed in speeds.items()},
         "today": _today(name, counts),
         "depth": depth,
@@ -232,11 +235,14 @@ def _history(name: str, processes: Sequence[Process], depth: int, now: float) ->
     last = int(now) // BUCKET_SECONDS
     first = last - KEPT_BUCKETS + 1
     columns = {flow: [0] * KEPT_BUCKETS for flow in Flow.__struct_fields__}
+    ordered = list(columns.values())
     for process in processes:
+        mine = {one.primary for one in process.state.totals if label(one.primary) == name}
         for moment in process.state.history:
-            if label(moment.primary) == name and first <= moment.bucket <= last:
-                for flow in Flow.__struct_fields__:
-                    columns[flow][moment.bucket - first] += getattr(moment.flow, flow)
+            if moment.primary in mine and first <= moment.bucket <= last:
+                for column, moved in zip(ordered, msgspec.structs.astuple(moment.flow), strict=True):
+                    if moved:
+                        column[moment.bucket - first] += moved
     depths = [0] * KEPT_BUCKETS
     for position in reversed(range(KEPT_BUCKETS)):
         depths[position] = max(0, depth)

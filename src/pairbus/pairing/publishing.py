@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pairbus.publishing.records import Action, PairReport, Ping
 
 _INSIDE_SECONDS = 5.0
+MOST_ENTITIES = 200
 
 
 def publish(client: Any) -> PublishedPair | None:
@@ -106,7 +107,8 @@ class PublishedPair:
         client = self._client
         now, instant = time.time(), time.monotonic()
         entities = []
-        for watched in client.watched_entities:
+        everyone = sorted(client.watched_entities, key=lambda one: one.machine.state is EntityState.HEALTHY)
+        for watched in everyone[:MOST_ENTITIES]:
             since, cause = self._since.setdefault(watched.name, (now, ""))
             machine = watched.machine
             state, deadline = machine.state, machine.next_deadline
@@ -133,6 +135,7 @@ class PublishedPair:
             ping_interval=options.ping_primary_interval,
             spooled=None if client.spool is None else client.spool.depth,
             faulted=client.is_faulted,
+            more_entities=max(0, len(everyone) - MOST_ENTITIES),
         )
 
     def obey(self, action: Action, entity: str) -> str:

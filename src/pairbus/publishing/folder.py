@@ -143,6 +143,9 @@ def tidy(state_folder: Path, before: float) -> None:
     for position, path in enumerate(ended):
         if position >= KEPT_ENDED or _changed(path / STATE_FILE) < before:
             shutil.rmtree(path, ignore_errors=True)
+    for path in state_folder.glob(".*"):  # begun, and never named
+        if path.is_dir() and _changed(path) < before:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _changed(path: Path) -> float:

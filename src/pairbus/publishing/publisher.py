@@ -108,7 +108,9 @@ class Publisher:
         with _registry_lock:
             self._members -= 1
             if self._members == 0:
-                _publishers.pop(self.folder, None)
+                if _publishers.get(self.folder) is self:
+                    del _publishers[self.folder]
+                _ending.add(self)
                 self._ending = True
         self._wake.set()
 
@@ -132,6 +134,7 @@ class Publisher:
             time.sleep(SHORTEST_PERIOD_SECONDS)  # many transitions at once are one writing
         if self._own is not None:
             self._own.close()
+        _ending.discard(self)
 
     def _publish(self, *, ended: bool) -> None:
         if self._own is None:
@@ -214,6 +217,8 @@ class Publisher:
 
 
 _publishers: dict[Path, Publisher] = {}
+_ending: set[Publisher] = set()
+"""Those whose last word is still to be written: the interpreter's exit waits for it."""
 _registry_lock = threading.Lock()
 
 
@@ -249,16 +254,17 @@ def _program() -> str:
 
 
 def _end_all() -> None:
-    for publisher in list(_publishers.values()):
+    for publisher in (*_publishers.values(), *_ending):
         publisher.end_with_the_process()
 
 
 def _forget_in_child() -> None:
     global _registry_lock
     _registry_lock = threading.Lock()
-    for publisher in _publishers.values():
+    for publisher in (*_publishers.values(), *_ending):
         publisher.let_go_of_parents_folder()
     _publishers.clear()
+    _ending.clear()
 
 
 atexit.register(_end_all)

@@ -63,6 +63,8 @@ class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
     ping_interval: float
     spooled: int | None = None
     faulted: bool = False
+    more_entities: int = 0
+    """Healthy ones that are not named: too many."""
 
 
 class Pausing(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pairbus.publishing.records import Action, SyphonReport
     from pairbus.syphon.service import Syphon
 
+MOST_DESTINATIONS = 20
+
 
 def publish(syphon: Syphon, folder: Path | str | None, primary: str, secondary: str) -> PublishedSyphon | None:
     """Begin to publish the syphon if a folder is named; nothing is loaded otherwise."""
@@ -76,7 +78,10 @@ class PublishedSyphon:
                 held=one.held,
                 restored=one.counts.restored,
                 dead_lettered=one.counts.dead_lettered,
-                paused=[Pausing(each.destination, now + each.seconds_left, each.failures) for each in one.paused],
+                paused=[
+                    Pausing(each.destination, now + each.seconds_left, each.failures)
+                    for each in one.paused[:MOST_DESTINATIONS]
+                ],
             )
             for one in state.queues
         ]

@@ -153,7 +153,7 @@ function showPair(section, pair, view) {
   drawChart(find(".chart"), find(".chart-scale"), pair.history);
 
   const table = find("table.entities"), body = find(".entity-rows");
-  text(table.querySelector("caption"), `Entities of ${pair.name}, as ${plural(pair.clients, "paired client sees", "paired clients see")} them`);
+  text(table.querySelector("caption"), `Entities of ${pair.name}, as ${plural(pair.clients, "paired client sees", "paired clients see")} them${pair.more_entities ? `; ${number.format(pair.more_entities)} more are healthy` : ""}`);
   table.parentElement.setAttribute("aria-label", `Entities of ${pair.name}`);
   table.parentElement.hidden = !pair.entities.length;
   rows(body, pair.entities, (entity) => entity.name, () => tableRow(body), (row, entity) => showEntity(row, entity, pair, view));
