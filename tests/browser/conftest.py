@@ -21,8 +21,9 @@ MISSING = "no Chromium on this machine: install Debian's (apt-get install chromi
 DEADLINE_MS = 120_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """One for each file, not for the session: as long as it is there, nobody else can run an event loop here."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         if os.environ.get("CI") == "true":
