@@ -49,13 +49,14 @@ def test_the_partner_of_a_client_that_fails_for_good_is_faulted(shell: Shell, go
             watch = client._syphon._watch
             sender = client.get_queue_sender("orders")
             wait_until(lambda: {one.state for one in client._syphon.state().queues} == {"waiting"})
+            form = backlog_form(ServiceBusMessage(b"x", message_id="waiting"), "orders")
+            put(pair.secondary, client.backlog_queues.in_rotation[0], [form])
+            wait_until(lambda: client._syphon.state().restored == 1, what="the pair to work")
+            failing = pair.primary if gone == "primary" else pair.secondary
+            failing.fault("refuse", duration=2)  # a token that was accepted holds as long as its connection
+            change_keys(failing)
             if gone == "primary":
-                change_keys(pair.primary)
-                form = backlog_form(ServiceBusMessage(b"x", message_id="waiting"), "orders")
                 put(pair.secondary, client.backlog_queues.in_rotation[0], [form])
-            else:
-                pair.secondary.fault("refuse", duration=2)  # a token that was accepted holds as long as its connection
-                change_keys(pair.secondary)
             wait_until(lambda: watch._gone, 60, "the syphon to notice")
             noticed = time.monotonic()
             wait_until(lambda: client.is_faulted, 60, "the partner to be faulted")

@@ -9,6 +9,9 @@ import pytest
 from pairbus import envelope
 from pairbus.amqp.sections import read_facts, with_application_properties
 from pairbus.amqp.types import ULong, encode
+from pairbus.failover.classification import ErrorDescription
+from pairbus.failover.classification import Verdict as Classified
+from pairbus.failover.classification import verdict as classify
 from pairbus.section_edits import edited
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
 from pairbus.syphon.deliveries import Delivery, Peeked
@@ -16,7 +19,7 @@ from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
 from pairbus.syphon.sequences import SequenceGuard
 from pairbus.syphon.stamps import message_key_of
-from pairbus.syphon.verdicts import SendError, Verdict, judge
+from pairbus.syphon.verdicts import _CONDITIONS, SendError, Verdict, judge, judge_link
 
 NOW_MS = 1_700_000_000_000
 DOWN = SendError(Verdict.UNAVAILABLE, "amqp:internal-error")
@@ -308,6 +311,20 @@ def test_the_guard_keeps_partitions_apart_and_doubts_only_what_is_open() -> None
 )
 def test_only_what_the_service_refused_for_good_is_given_up(condition: str, verdict: Verdict) -> None:
     assert judge(condition) is verdict
+
+
+def test_what_a_paired_client_diverts_is_never_taken_for_refused() -> None:
+    for condition, verdict in _CONDITIONS.items():
+        names = {"ServiceBusError"} | ({"MessageSizeExceededError"} if "size-exceeded" in condition else set())
+        diverts = classify(ErrorDescription(frozenset(names), condition)) is Classified.COUNTS
+        assert not (verdict is Verdict.REFUSED and diverts), condition
+
+
+def test_a_link_that_is_refused_says_nothing_about_a_message() -> None:
+    assert judge("amqp:not-allowed") is Verdict.REFUSED
+    assert judge_link("amqp:not-allowed") is Verdict.UNAVAILABLE
+    assert judge_link("amqp:link:message-size-exceeded") is Verdict.REFUSED
+    assert judge_link("amqp:not-found") is Verdict.MISSING
 
 
 @pytest.mark.parametrize("message_id", ["text", UUID(int=7), ULong(7), b"\x01\xff", None])

@@ -15,7 +15,7 @@ from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.service import Syphon
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict
+from pairbus.syphon.verdicts import SendError, Verdict
 from pairbus.testing.memory_transport import MemoryTransport
 from pairbus.testing.virtual_time import run_in_virtual_time
 
@@ -457,16 +457,32 @@ def test_deduct_gives_the_time_left_and_dead_letters_what_is_over() -> None:
     run_in_virtual_time(main())
 
 
-@pytest.mark.parametrize("refusing", ["secondary", "primary"])
-def test_a_namespace_that_keeps_refusing_our_credential_is_lost_for_good(refusing: str) -> None:
+NO_TOKEN = SendError(Verdict.UNAVAILABLE, "amqp:unauthorized-access", "the signature is wrong", token_refused=True)
+NO_RIGHT = SendError(Verdict.UNAVAILABLE, "amqp:unauthorized-access", "no right to send here")
+
+
+@pytest.mark.parametrize(
+    ("refusing", "error", "then"),
+    [
+        ("secondary", None, "secondary"),
+        ("primary", NO_TOKEN, "primary"),
+        ("primary", NO_RIGHT, None),
+        ("another application's queue", NO_TOKEN, None),
+        ("one of our queues", NO_TOKEN, None),
+    ],
+)
+def test_a_namespace_that_keeps_refusing_our_credential_is_lost_for_good(
+    refusing: str, error: SendError | None, then: str | None
+) -> None:
     async def main() -> None:
         transport = MemoryTransport()
-        transport.queue("contoso/x-servicebus-transfer/0").put(backlog("a"), backlog("b", "invoices"))
-        if refusing == "primary":
-            transport.behave = lambda destination, raws: SendError(Verdict.UNAVAILABLE, UNAUTHORIZED, "no right")
-        else:
-            transport.refusal = ReceiverLostError("401", unauthorized=True)
+        queue = transport.queue("contoso/x-servicebus-transfer/0")
         lost: list[tuple[str, str]] = []
+
+        def behave(destination: str, raws: Sequence[bytes]) -> SendError | None:
+            alone = {"another application's queue": "theirs", "one of our queues": "invoices"}.get(refusing)
+            return error if alone in (None, destination) else None
+
         connection = "Endpoint=sb://contoso.example/;SharedAccessKeyName=n;SharedAccessKey=k"
         syphon = Syphon(
             connection,
@@ -475,11 +491,22 @@ def test_a_namespace_that_keeps_refusing_our_credential_is_lost_for_good(refusin
             transport=lambda *_: transport,
             on_namespace_lost=lambda *told: lost.append(told),
         )
+        queue.put(backlog("a"), backlog("b", "invoices"))
+        if refusing == "secondary":
+            transport.refusal = ReceiverLostError("401", unauthorized=True)
         running = asyncio.ensure_future(syphon.run())
         await asyncio.sleep(0.5)
         assert not lost
-        await asyncio.sleep(30)
-        assert {name for name, _ in lost} == {refusing}
+        transport.behave = behave
+        if refusing == "another application's queue":
+            queue.put(backlog("c", "theirs"))
+        else:
+            queue.put(backlog("c"), backlog("d", "invoices"))
+        for number in range(60):
+            if refusing == "one of our queues":
+                queue.put(backlog(f"{number}"))
+            await asyncio.sleep(1)
+        assert {name for name, _ in lost} == ({then} if then else set())
         syphon.stop()
         await running
 

@@ -39,7 +39,7 @@ from pairbus.syphon.namespaces import Namespace, TokenSource
 from pairbus.syphon.outcomes import peeked
 from pairbus.syphon.stamps import stamps_of
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge
+from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge, judge_link
 
 log = logging.getLogger(__name__)
 
@@ -201,11 +201,12 @@ class _Home:
         except TokenRefusedError as error:
             self.broken = True
             verdict = Verdict.MISSING if error.status == 404 else Verdict.UNAVAILABLE
-            raise SendError(verdict, error.condition, error.error.description) from error
+            refused = error.status == 401
+            raise SendError(verdict, error.condition, error.error.description, token_refused=refused) from error
         except LinkLostError as error:
             self.broken = True
             raise SendError(
-                judge(error.condition), error.condition, error.error.description, in_doubt=in_doubt
+                judge_link(error.condition), error.condition, error.error.description, in_doubt=in_doubt
             ) from error
         except AzureError as error:
             self.broken = True  # the credential gave no token: nobody asked the primary

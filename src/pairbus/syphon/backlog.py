@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
@@ -94,10 +95,11 @@ async def peek(secondary: Namespace, path: str, count: int, from_number: int = 0
         await receiver.close()
 
 
-async def peek_raws(receiver: AmqpReceiver, count: int, from_number: int = 0) -> AsyncIterator[bytes]:
+async def peek_raws(receiver: AmqpReceiver, count: float = math.inf, from_number: int = 0) -> AsyncIterator[bytes]:
+    """So many messages, or all of them, from the oldest on."""
     seen = 0
     while seen < count:
-        raws = await receiver.peek_raw(from_number, min(PEEK_AT_MOST, count - seen))
+        raws = await receiver.peek_raw(from_number, int(min(PEEK_AT_MOST, count - seen)))
         if not raws:
             return
         for raw in raws:

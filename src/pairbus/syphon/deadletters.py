@@ -6,7 +6,6 @@ then leaves the dead-letter queue. Dying in between leaves it in both: nothing i
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 
 from pairbus import envelope
@@ -23,14 +22,14 @@ _AT_ONCE = 100
 _EMPTY_SECONDS = 1.0
 
 
-async def dead_letters(secondary: Namespace, primary_name: str, most: int = 10_000) -> list[Waiting]:
+async def dead_letters(secondary: Namespace, primary_name: str) -> list[Waiting]:
     """The dead letters of all backlog queues of this primary, oldest first within a queue."""
     transport = AmqpTransport(secondary, secondary)
     found: list[Waiting] = []
     for queue in await list_backlog_queues(secondary, primary_name):
         receiver = await transport.open_receiver(queue + DEAD_LETTERS)
         try:
-            found += [describe(queue, raw) async for raw in peek_raws(receiver, most - len(found))]
+            found += [describe(queue, raw) async for raw in peek_raws(receiver)]
         finally:
             await receiver.close()
     return found
@@ -62,7 +61,7 @@ async def resubmit(
             numbers = {one.sequence_number for one in wanted if one.queue == queue}
             receiver = await transport.open_receiver(queue + DEAD_LETTERS)
             try:
-                done += await _resubmit(transport, receiver, queue, numbers)
+                await _resubmit(transport, receiver, queue, numbers, done)
             finally:
                 await receiver.close()
     except (SendError, ReceiverLostError) as error:
@@ -72,20 +71,28 @@ async def resubmit(
     return done
 
 
-async def _resubmit(transport: AmqpTransport, receiver: AmqpReceiver, queue: str, numbers: set[int]) -> list[Waiting]:
-    done: list[Waiting] = []
+async def _resubmit(
+    transport: AmqpTransport, receiver: AmqpReceiver, queue: str, numbers: set[int], done: list[Waiting]
+) -> None:
+    """What was sent leaves the dead-letter queue, and is noted in `done`, also when something fails after it."""
     others: list[Delivery] = []
     left = set(numbers)
-    while left:
-        deliveries = await receiver.receive(_AT_ONCE, _EMPTY_SECONDS)
-        if not deliveries:
-            break  # the rest is in other hands
-        ours = [one for one in deliveries if one.sequence_number in left]
-        others += [one for one in deliveries if one.sequence_number not in left]
-        for one in ours:
-            await transport.send(queue, [envelope.unstamped(one.raw, _STAMPS)])
-        await receiver.complete(ours)
-        left -= {one.sequence_number for one in ours}
-        done += [describe(queue, one.raw) for one in ours]
-    await asyncio.gather(receiver.release(others + await receiver.quiet()))
-    return done
+    try:
+        while left:
+            deliveries = await receiver.receive(_AT_ONCE, _EMPTY_SECONDS)
+            if not deliveries:
+                break  # the rest is in other hands
+            ours = [one for one in deliveries if one.sequence_number in left]
+            others += [one for one in deliveries if one.sequence_number not in left]
+            left -= {one.sequence_number for one in ours}
+            sent: list[Delivery] = []
+            try:
+                for one in ours:
+                    await transport.send(queue, [envelope.unstamped(one.raw, _STAMPS)])
+                    sent.append(one)
+            finally:
+                others += ours[len(sent) :]
+                await receiver.complete(sent)
+                done += [describe(queue, one.raw) for one in sent]
+    finally:
+        await receiver.release(others + await receiver.quiet())

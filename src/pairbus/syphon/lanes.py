@@ -26,6 +26,9 @@ class Lane:
     held: list[Delivery] = field(default_factory=list)
     pause: Pause | None = None
     missing_until: float = 0.0
+    token_refusals: int = 0
+    """How often in a row the primary did not accept our credential at all, and since when."""
+    refused_since: float = 0.0
     most: int = 1_000_000
     """How many messages the next batch may have: fewer while a refused one is searched for."""
     one_session_each: bool = False

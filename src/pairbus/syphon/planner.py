@@ -24,7 +24,7 @@ from pairbus.syphon.lanes import Lane
 from pairbus.syphon.memory import SettledLately
 from pairbus.syphon.parts import PartsBin
 from pairbus.syphon.pauses import Pause, RateLimit
-from pairbus.syphon.rules import MISSING_FOR_SECONDS, PEEK_AT_MOST, RECEIVE_AT_MOST, PumpRules
+from pairbus.syphon.rules import MISSING_FOR_SECONDS, PEEK_AT_MOST, RECEIVE_AT_MOST, REMEMBERED, PumpRules
 from pairbus.syphon.sequences import SequenceGuard
 from pairbus.syphon.verdicts import SendError, Verdict
 
@@ -41,6 +41,8 @@ class Planner:
     in_hand_bytes: int = 0
     held: int = 0
     stopping: bool = False
+    taken_at: dict[str, float] = field(default_factory=dict)
+    """When each destination last took something from us, as long as we have a lane for it, and a while longer."""
     _parts: PartsBin = field(init=False)
     _order: SequenceGuard = field(default_factory=SequenceGuard)
     _mine: dict[int, Delivery] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class Planner:
 
     def fresh(self) -> Planner:
         """One with empty hands, that remembers what this one settled."""
-        return Planner(self.rules, self.rate, stopping=self.stopping, _settled=self._settled)
+        return Planner(self.rules, self.rate, stopping=self.stopping, taken_at=self.taken_at, _settled=self._settled)
 
     # --- what happened ------------------------------------------------------------------------------------
 
@@ -133,6 +135,8 @@ class Planner:
         lane = self.lanes[send.destination]
         lane.under_way = ()
         if error is None:
+            self.taken_at[lane.destination] = now
+            lane.token_refusals = 0
             self._taken(lane, send)
         elif error.verdict is Verdict.MISSING:
             self._put_back(lane, send)
@@ -151,6 +155,8 @@ class Planner:
             self._resume(lane)
         else:
             self._put_back(lane, send)
+            lane.refused_since = lane.refused_since if lane.token_refusals else now
+            lane.token_refusals = lane.token_refusals + 1 if error.token_refused else 0
             lane.pause = Pause.after(lane.pause, self.rules.destination_pauses, now, draw, str(error))
             if self.primary_pause is not None:
                 self._release(self._take_all(lane))
@@ -299,6 +305,8 @@ class Planner:
                 self._resume(lane)  # what we would have tried with is gone
             elif lane.empty and lane.pause is None and now >= lane.missing_until:
                 del self.lanes[lane.destination]
+                if len(self.taken_at) > REMEMBERED:
+                    self.taken_at.pop(next(iter(self.taken_at)))
         actions, self._actions = self._actions, []
         return actions
 

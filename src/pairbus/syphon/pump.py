@@ -23,7 +23,7 @@ from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
 from pairbus.syphon.rules import PEEK_AT_MOST, PumpRules
 from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, Receiver, ReceiverLostError, Transport
-from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict
+from pairbus.syphon.verdicts import SendError, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -309,7 +309,7 @@ class Pump:
             self.last_error = f"{send.destination}: {error}"
         self.logbook.sent(send.destination, send.items, error, now - began)
         self.planner.sent(send, error, now, self._options.draw())
-        if error is not None and error.condition == UNAUTHORIZED and self._options.on_refused is not None:
+        if error is not None and error.token_refused and self._options.on_refused is not None:
             self._options.on_refused()
         self._note_share()
 

@@ -36,7 +36,7 @@ from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.locks import renew_after
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge
+from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge, judge_link
 
 _OPEN_SECONDS = 30.0
 _ALONE_BYTES = 255_000
@@ -319,6 +319,7 @@ def _send_error(error: ServiceBusError, in_doubt: bool) -> SendError:
     elif isinstance(error, ServiceBusConnectionError | ServiceBusCommunicationError | OperationTimeoutError):
         verdict = Verdict.UNREACHABLE
     else:
-        verdict = judge(condition)
+        verdict = judge(condition) if in_doubt else judge_link(condition)
     unanswered = in_doubt and verdict is Verdict.UNREACHABLE
-    return SendError(verdict, condition or type(error).__name__, str(error), in_doubt=unanswered)
+    refused = isinstance(error, ServiceBusAuthenticationError) and verdict is not Verdict.MISSING
+    return SendError(verdict, condition or type(error).__name__, str(error), in_doubt=unanswered, token_refused=refused)

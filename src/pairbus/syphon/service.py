@@ -33,7 +33,6 @@ from pairbus.syphon.publishing import PublishedSyphon, publish
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.transport import Transport
-from pairbus.syphon.verdicts import UNAUTHORIZED
 
 log = logging.getLogger(__name__)
 
@@ -226,16 +225,33 @@ class Syphon:
 
     def _refused(self) -> None:
         pumps = list(self._pumps.values())
-        lanes = [lane for pump in pumps for lane in pump.planner.lanes.values() if lane.waiting or lane.held]
-        pauses = [lane.pause for lane in lanes]
+        cause: str | None
         if all(pump.refusals >= REFUSALS_FOR_GOOD for pump in pumps):
             lost, cause = "secondary", pumps[0].last_error
-        elif pauses and all(one and one.failures >= REFUSALS_FOR_GOOD and UNAUTHORIZED in one.cause for one in pauses):
-            lost, cause = "primary", pauses[0].cause if pauses[0] is not None else None
+        elif (cause := self._why_primary_is_lost(pumps)) is not None:
+            lost = "primary"
         else:
             return
         if self._on_namespace_lost is not None:
             self._on_namespace_lost(lost, cause or "it refused our credential")
+
+    def _why_primary_is_lost(self, pumps: list[Pump]) -> str | None:
+        """The primary is lost when it took messages before, and now refuses our credential wherever we come.
+
+        A credential may be good for some entities only, and others' messages may wait in the same backlog. So a
+        destination that never took anything from us proves nothing, and any that took something since disproves it.
+        """
+        lanes = [lane for pump in pumps for lane in pump.planner.lanes.values() if lane.waiting or lane.held]
+        taken_at: dict[str, float] = {}
+        for pump in pumps:
+            for destination, at in pump.planner.taken_at.items():
+                taken_at[destination] = max(at, taken_at.get(destination, at))
+        known = [lane for lane in lanes if lane.destination in taken_at]
+        if not known or any(lane.token_refusals < REFUSALS_FOR_GOOD for lane in lanes):
+            return None
+        if max(taken_at.values()) >= min(lane.refused_since for lane in known):
+            return None
+        return known[0].pause.cause if known[0].pause is not None else ""
 
     async def extra_queues(self) -> list[str]:
         """Backlog queues of this primary that exist in the secondary and were not named."""

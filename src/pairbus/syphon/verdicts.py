@@ -25,17 +25,15 @@ class Verdict(StrEnum):
     UNREACHABLE = "unreachable"
 
 
+# A paired client diverts when it takes the entity for the cause (`failover.classification`). What it diverts, a syphon
+# must not take for refused: the same condition is about the message on both sides, or on neither.
 _CONDITIONS = {
     "amqp:not-found": Verdict.MISSING,
     "amqp:link:message-size-exceeded": Verdict.REFUSED,
     "amqp:not-allowed": Verdict.REFUSED,
-    "amqp:not-implemented": Verdict.REFUSED,
     "amqp:decode-error": Verdict.REFUSED,
-    "amqp:invalid-field": Verdict.REFUSED,
-    "amqp:precondition-failed": Verdict.REFUSED,
     "com.microsoft:argument-error": Verdict.REFUSED,
     "com.microsoft:argument-out-of-range": Verdict.REFUSED,
-    "com.microsoft:session-id-missing": Verdict.REFUSED,
     "amqp:connection:forced": Verdict.UNREACHABLE,
     "amqp:connection:framing-error": Verdict.UNREACHABLE,
     "amqp:socket-error": Verdict.UNREACHABLE,
@@ -50,15 +48,32 @@ def judge(condition: str) -> Verdict:
     return _CONDITIONS.get(condition, Verdict.UNAVAILABLE)
 
 
+def judge_link(condition: str) -> Verdict:
+    """The verdict on the condition that a link was refused or ended with: that is seldom about a message."""
+    verdict = judge(condition)
+    about_message = verdict is Verdict.REFUSED and condition != "amqp:link:message-size-exceeded"
+    return Verdict.UNAVAILABLE if about_message else verdict
+
+
 class SendError(Exception):
     """The primary did not take a send, as far as we know.
 
-    `in_doubt`: it may have; no answer came to what was sent.
+    `in_doubt`: it may have; no answer came to what was sent. `token_refused`: the primary does not accept our
+    credential, whatever we want there; without it, a right that we lack may be that on one entity.
     """
 
-    def __init__(self, verdict: Verdict, condition: str, description: str = "", *, in_doubt: bool = False) -> None:
+    def __init__(
+        self,
+        verdict: Verdict,
+        condition: str,
+        description: str = "",
+        *,
+        in_doubt: bool = False,
+        token_refused: bool = False,
+    ) -> None:
         super().__init__(f"{condition}: {description}" if description else condition)
         self.verdict = verdict
         self.condition = condition
         self.description = description
         self.in_doubt = in_doubt
+        self.token_refused = token_refused
