@@ -1,11 +1,12 @@
-"""How the driver deals backlog queues to tasks."""
+"""How the driver deals backlog queues to tasks, and which sessions it refuses."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.pipeline.spark_syphon import deal
+from pairbus.pipeline.spark_syphon import check_settings, deal
 
 
 def test_deep_queues_are_spread_and_empty_ones_left_out() -> None:
@@ -26,3 +27,11 @@ def test_every_waiting_queue_has_one_task_and_no_task_has_much_more_than_another
     loads = [sum(by_name[queue] for queue in task) for task in tasks]
     # Whoever has more has it because of the last queue it got, which found it lightest.
     assert all(load - by_name[task[-1]] <= min(loads) for load, task in zip(loads, tasks, strict=True))
+
+
+def test_a_session_that_runs_tasks_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"spark\.speculation is true; expected false"):
+        check_settings({"spark.speculation": "true"}.get)
+    check_settings({"spark.speculation": "false"}.get)
+    unset: dict[str, str] = {}
+    check_settings(unset.get)

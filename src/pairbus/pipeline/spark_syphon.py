@@ -159,6 +159,7 @@ def run_spark_syphon(
     own = spark is None
     session = spark or session_for(master, f"pairbus syphon {name}")
     try:
+        check_settings(session.conf.get)
         job = _Job(session, plan, sorted(set(queues)), include_extra, records, on_progress, stop or threading.Event())
         try:
             return job.run(once=once)
@@ -167,6 +168,15 @@ def run_spark_syphon(
     finally:
         if own:
             session.stop()
+
+
+def check_settings(setting: Callable[[str, str], str | None]) -> None:
+    """ValueError for a session that would start a task a second time while it runs."""
+    if (setting("spark.speculation", "false") or "").lower() == "true":
+        raise ValueError(
+            "spark.speculation is true; expected false: a second copy of a task would carry the same backlog queue at "
+            "the same time, and messages would lose their order. Switch it off for this job."
+        )
 
 
 def session_for(master: str | None, name: str) -> SparkSession:
