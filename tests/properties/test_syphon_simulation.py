@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -80,7 +79,7 @@ async def story(seed: int) -> None:
     running = {
         pump: asyncio.ensure_future(pump.run()) for pump in (pump_of(world, draw) for _ in range(draw.randint(1, 3)))
     }
-    number = crashes = 0
+    number = 0
     for _ in range(draw.randint(5, 25)):
         for _ in range(draw.randint(0, 60)):
             destination = draw.choice(DESTINATIONS)
@@ -107,7 +106,6 @@ async def story(seed: int) -> None:
             case 5:
                 # Killed: what it holds stays locked until the locks run out, what it was sending may have arrived.
                 pump = draw.choice(list(running))
-                crashes += 1
                 running.pop(pump).cancel()
                 fresh = pump_of(world, draw)
                 running[fresh] = asyncio.ensure_future(fresh.run())
@@ -132,15 +130,11 @@ async def story(seed: int) -> None:
         await task
         assert (pump.planner.in_hand, pump.planner.in_hand_bytes, pump.planner.held) == (0, 0, 0)
 
-    hung = any(count > 1 for home in world.taken.values() for count in Counter(map(name_of, home)).values())
     for destination, names in sent.items():
         home = [name_of(raw) for raw in world.taken.get(destination, [])]
         wanted = [name for name in names if name not in world.poison]
         assert set(home) == set(wanted), "nothing is lost and nothing poisonous is delivered"
-        if not crashes and not hung:
-            first = list(dict.fromkeys(home))
-            whole = [name for name in first if name in wanted]
-            assert whole == [name for name in wanted if name in set(whole)], "the order of a destination is kept"
+        assert list(dict.fromkeys(home)) == wanted, "the order of a destination is kept"
     assert all(reason == "MessageRefused" for _, reason, _ in queue.dead)
 
 
