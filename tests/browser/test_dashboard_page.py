@@ -106,6 +106,16 @@ def test_everything_comes_from_the_page_itself(serve: Serve, open_page: Open, tm
         assert page.locator(".control-column").first.is_hidden()
 
 
+def test_without_a_stream_the_page_asks_again_and_again(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+    served = serve(tmp_path / "state")
+    page = open_page("about:blank", may_complain=True)  # a browser notes an answer of 503 in its console
+    page.route("**/api/events", lambda route: route.fulfill(status=503))
+    page.goto(served.address)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Nobody publishes here yet", timeout=LONG_MS)
+    with published_hour(tmp_path / "state"):
+        expect(page.locator(".entity-rows tr")).to_have_count(3, timeout=LONG_MS)
+
+
 def test_a_folder_without_anyone_says_what_to_do(serve: Serve, open_page: Open, tmp_path: Path) -> None:
     served = serve(tmp_path / "state")
     page = open_page(served.address)
