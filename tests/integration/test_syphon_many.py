@@ -120,7 +120,7 @@ def read_empty(pair: EmbeddedPair) -> dict[str, list[str]]:
 @pytest.mark.timeout(PATIENCE_SECONDS * 2)
 @pytest.mark.parametrize("transport", ["amqp", "sdk"])
 def test_two_syphons_drain_while_senders_send_and_the_primary_flaps(transport: str, tmp_path: Path) -> None:
-    messages = MESSAGES if transport == "amqp" else MESSAGES // 4
+    messages = MESSAGES if transport == "amqp" else MESSAGES // 8
     share = messages // (QUEUES * SENDERS)
     with embedded_pair(process=True) as pair:
         make_destinations(pair)
