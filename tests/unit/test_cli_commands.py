@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pairbus.cli.__main__ import command_tree, run
-from pairbus.cli.commands import variable_of
+from pairbus.cli.commands import VARIABLES, variable_of
 from pairbus.cli.examples import EXAMPLES
 from pairbus.cli.exits import EXITS
 
@@ -91,7 +91,7 @@ def test_no_two_options_share_a_variable() -> None:
     for path, command in COMMANDS.items():
         for param in command.params:
             name = variable_of(path, param)
-            if name is None or param.name in ("config", "quiet", "primary_name"):
+            if name is None or param.name in ("config", "quiet", *VARIABLES):
                 continue
             assert name not in names, f"{path} {param.name} and {names[name]}"
             names[name] = f"{path} {param.name}"

@@ -67,6 +67,10 @@ def syphon(
         TimeToLive, typer.Option(help="deduct: a message gets only the time it has left.")
     ] = TimeToLive.RESTORE,
     ledger: Annotated[Path | None, typer.Option(help="The folder that gets a record of each operation.")] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Publish the state here for pairbus dashboard (--engine process)."),
+    ] = None,
     control: Annotated[
         Path | None, typer.Option(help="The control socket: made, or asked by the options below.")
     ] = None,
@@ -130,6 +134,7 @@ def syphon(
         transport=transport.value,
         backlog_time_to_live=backlog_time_to_live.value,
         ledger=ledger,
+        state_dir=state_dir,
         once=once,
         control=control,
         http=http,

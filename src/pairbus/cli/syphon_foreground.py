@@ -77,6 +77,7 @@ def run(
     transport: Literal["amqp", "sdk"],
     backlog_time_to_live: Literal["restore", "deduct"],
     ledger: Path | None,
+    state_dir: Path | None,
     once: bool,
     control: Path | None,
     http: str | None,
@@ -94,6 +95,7 @@ def run(
             backlog_time_to_live=backlog_time_to_live,
             rate=rate,
             ledger=ledger,
+            state_dir=state_dir,
         )
         report = asyncio.run(_run(syphon, once, control, http))
     except (ValueError, ControlError, RuntimeError, OSError) as error:
