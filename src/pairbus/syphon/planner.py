@@ -24,6 +24,7 @@ from pairbus.syphon.lanes import Lane
 from pairbus.syphon.memory import SettledLately
 from pairbus.syphon.parts import PartsBin
 from pairbus.syphon.pauses import Pause, RateLimit
+from pairbus.syphon.restoring import restored
 from pairbus.syphon.rules import MISSING_FOR_SECONDS, PEEK_AT_MOST, RECEIVE_AT_MOST, REMEMBERED, PumpRules
 from pairbus.syphon.sequences import SequenceGuard
 from pairbus.syphon.verdicts import SendError, Verdict
@@ -319,25 +320,12 @@ class Planner:
             return
         batch = lane.cut(granted, self.rules.batch_bytes)
         self.rate.give_back(granted - len(batch))
-        items, raws = [], []
-        for item in batch:
-            try:
-                restored = envelope.restore(
-                    item.raw, now_ms=now_ms, policy=self.rules.policy, enqueued_ms=item.enqueued_ms
-                )
-            except letters.UNREADABLE as error:
-                self._count([item], -1)
-                self._bury([letters.unreadable(one, error) for one in item.deliveries])
-                continue
-            if isinstance(restored, envelope.Expired):
-                self._count([item], -1)
-                self._bury(letters.expired_letters(item, restored))
-                continue
-            items.append(item)
-            raws.append(restored.raw)
-        if items:
-            lane.under_way, lane.started_at = tuple(items), now
-            self._actions.append(Send(lane.destination, tuple(items), tuple(raws)))
+        ready = restored(batch, self.rules.policy, now_ms)
+        self._count(ready.stay, -1)
+        self._bury(ready.dead)
+        if ready.items:
+            lane.under_way, lane.started_at = ready.items, now
+            self._actions.append(Send(lane.destination, ready.items, ready.raws))
 
     def _in_turn(self, lane: Lane, now: float, draw: float) -> bool:
         """Whether nothing of this destination stands before the first waiting message and is not in our hands.
