@@ -7,10 +7,13 @@ out of reach for twelve minutes, and one of its entities is again.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+
+import msgspec
 
 from pairbus.ledger import Operation, Outcome, Route
 from pairbus.publishing.flows import DAY_SECONDS
@@ -35,6 +38,7 @@ from pairbus.publishing.records import (
 PRIMARY, SECONDARY = "contoso.servicebus.windows.net", "contoso-standby.servicebus.windows.net"
 REFUSED = "ServiceBusConnectionError"
 _MINUTE = 60
+_HEARTBEAT_SECONDS = 0.5
 
 
 def states_of_an_hour(now: float) -> list[ProcessState]:
@@ -56,19 +60,30 @@ def states_of_an_hour(now: float) -> list[ProcessState]:
 
 
 @contextmanager
-def published_hour(state_folder: Path, now: float | None = None) -> Iterator[list[ProcessState]]:
-    """The states above in a state folder, as if their processes ran until the context ends."""
-    states = states_of_an_hour(time.time() if now is None else now)
+def published_hour(state_folder: Path) -> Iterator[list[ProcessState]]:
+    """The states above in a state folder, as if their processes ran until the context ends: they are heard of."""
+    states = states_of_an_hour(time.time())
     open_state_folder(state_folder)
-    with ExitStack() as stack:
-        for position, state in enumerate(states):
-            own = OwnFolder(state_folder, state.process)
-            own.write(state)
-            if position == len(states) - 1:
-                own.close()
-            else:
-                stack.callback(own.close)
+    folders = [OwnFolder(state_folder, state.process) for state in states]
+    for own, state in zip(folders, states, strict=True):
+        own.write(state)
+    folders.pop().close()
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(_HEARTBEAT_SECONDS):
+            for own, state in zip(folders, states, strict=False):
+                own.write(msgspec.structs.replace(state, at=time.time()))
+
+    heart = threading.Thread(target=go_on, name="published hour", daemon=True)
+    heart.start()
+    try:
         yield states
+    finally:
+        over.set()
+        heart.join()
+        for own in folders:
+            own.close()
 
 
 def _application(program: str, pid: int, now: float, share: float) -> ProcessState:
