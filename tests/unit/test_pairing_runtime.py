@@ -205,6 +205,36 @@ def test_closing_the_guard_ends_every_call_and_refuses_new_ones() -> None:
     asyncio.run(live())
 
 
+def test_a_call_that_swallows_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the SDK does when the cancellation reaches it inside one of its attempts."""
+    monkeypatch.setattr(aio, "_GRACE_SECONDS", 0.01)
+
+    async def live() -> None:
+        guard = aio.Guard()
+        link = aio_link.Link(lambda: Sender(), guard)  # type: ignore[arg-type, return-value]
+        swallowed = 0
+
+        async def stubborn(sender: Any, seconds: float) -> None:
+            nonlocal swallowed
+            while True:
+                try:
+                    await asyncio.get_running_loop().create_future()
+                except asyncio.CancelledError:
+                    swallowed += 1
+                    if swallowed == 3:
+                        raise
+
+        call = asyncio.ensure_future(link.use(FOREVER, stubborn))
+        await asyncio.sleep(0)
+        guard.close()
+        with pytest.raises(OperationTimeoutError):
+            await call
+        assert swallowed == 3
+        await link.close()
+
+    asyncio.run(live())
+
+
 def test_an_interrupt_from_the_keyboard_replaces_the_sender() -> None:
     class Blocking:
         closed = False

@@ -187,16 +187,17 @@ class Limit:
     """The limit of time for the calls of one link, one call at a time.
 
     One timer serves many calls: when it fires it looks at the call that is under way then, and is set again if that
-    one still has time. So a call that ends in time pays for no timer.
+    one still has time. So a call that ends in time pays for no timer. A call whose time is over is cancelled again
+    and again until it ends: the SDK may take a cancellation for one more error to try anew after.
     """
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
+        self._cancelled_by_us = 0
         self._ends = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._reached = False
 
     def begin(self, sender: Any, seconds: float) -> None:
         """A call begins that may take `seconds`; beyond them, and some grace, it is cancelled."""
@@ -204,44 +205,48 @@ class Limit:
             raise ValueError("The paired client has been closed.")
         task = asyncio.current_task()
         assert task is not None
-        self._task, self._cancelled_before, self._reached = task, task.cancelling(), False
+        self._task, self._cancelled_before = task, task.cancelling()
         self._ends = now() + seconds + _GRACE_SECONDS
         timer = self._timer
         if timer is None:
-            self._set_timer()
+            self._set_timer(self._ends)
         elif timer.when() > self._ends:
             timer.cancel()
-            self._set_timer()
+            self._set_timer(self._ends)
 
     def ended_the_call(self) -> bool:
         """Whether the call was cancelled because its time was over, and not (also) by its caller."""
-        if not self._reached or self._task is None:
+        task, times = self._task, self._cancelled_by_us
+        if not times or task is None:
             return False
-        self._reached = False
-        return self._task.uncancel() <= self._cancelled_before
+        self._cancelled_by_us = 0
+        return [task.uncancel() for _ in range(times)][-1] <= self._cancelled_before
 
     def end(self) -> None:
         """The call has ended, whatever its end was like."""
-        self.ended_the_call()
+        if self._cancelled_by_us:
+            self.ended_the_call()
         self._task = None
 
     def expire(self) -> None:
-        """End the call under way, if there is one, and look after no further ones."""
+        """End the call under way, if there is one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._task is not None and not self._reached:
-            self._reached = True
+        if self._task is not None:
+            self._cancelled_by_us += 1
             self._task.cancel()
+            self._ends = now()
+            self._set_timer(self._ends + _GRACE_SECONDS)
 
-    def _set_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_at(min(self._ends, now() + _LONGEST_LOOK_SECONDS), self._look)
+    def _set_timer(self, when: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(min(when, now() + _LONGEST_LOOK_SECONDS), self._look)
 
     def _look(self) -> None:
         self._timer = None
         if self._task is not None:
             if now() < self._ends:
-                self._set_timer()
+                self._set_timer(self._ends)
             else:
                 self.expire()
 
