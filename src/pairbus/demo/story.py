@@ -21,6 +21,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleF
 from pairbus import EntityState, PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions, pair_namespace
 from pairbus.demo.counting import Cost, Result, conclude, count
 from pairbus.demo.display import Affairs, Narrator, QuietNarrator, Standing, narrator
+from pairbus.demo.interrupts import deferred_interrupts, enter
 from pairbus.demo.parcels import CARTS, DESTINATIONS, ENTITIES, ORDERS, PRICES
 from pairbus.demo.receiving import Receivers
 from pairbus.demo.sending import Fleet
@@ -69,11 +70,12 @@ def tell(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path 
     voice: Narrator = QuietNarrator() if quiet else result_voice
     output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        spark = stack.enter_context(_spark_aside())
+        spark = enter(stack, _spark_aside())
         folder = _folder(output, keep, stack)
         ledger, tables, page = folder / "ledger", folder / "ledger-tables", output / REPORT
         voice.say("Starting two namespaces as processes: contoso (primary) and contoso-standby (secondary).")
-        with embedded_pair(folder, process=True) as pair:
+        with ExitStack() as running:
+            pair = enter(running, embedded_pair(folder, process=True))
             result = _Stage(voice, pair, ledger, plan, spark).play()
         voice.say("Building the tables from the ledger (Spark).")
         told = _report(spark.result(), ledger, tables)
@@ -92,7 +94,7 @@ def _folder(output: Path, keep: bool, stack: ExitStack) -> Path:
     """Where the namespaces and the ledger live: for the story only, or kept under a name of its own."""
     if keep:
         return Path(tempfile.mkdtemp(prefix=time.strftime("%Y-%m-%d-%H%M%S-"), dir=output))
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pairbus-demo-")))
+    return Path(enter(stack, tempfile.TemporaryDirectory(prefix="pairbus-demo-")))
 
 
 class _Stage:
@@ -115,9 +117,9 @@ class _Stage:
         with primary.admin() as admin:
             _create_entities(admin)
         with ExitStack() as stack:
-            standby = stack.enter_context(secondary.admin())
-            receipts = stack.enter_context(LedgerWriter(self._ledger, role=Role.RECEIVER))
-            self._receivers = stack.enter_context(Receivers(primary, DESTINATIONS, receipts))
+            standby = enter(stack, secondary.admin())
+            receipts = enter(stack, LedgerWriter(self._ledger, role=Role.RECEIVER))
+            self._receivers = enter(stack, Receivers(primary, DESTINATIONS, receipts))
             # Without the SDK's own retries an outage is noticed at once, and not after its eleven seconds of patience.
             options = SendAvailabilityPairedNamespaceOptions(
                 secondary.admin(),
@@ -128,16 +130,16 @@ class _Stage:
                 ping_primary_interval=1,
                 ledger=self._ledger,
             )
-            self._paired = stack.enter_context(pair_namespace(primary.client(retry_total=0), options))
+            self._paired = enter(stack, pair_namespace(primary.client(retry_total=0), options))
             self._paired.on_transition(
                 lambda event: self._voice.say(
                     f"'{event.entity}' is {event.after.value} now ({event.cause.partition(':')[0]})."
                 )
             )
             fleet = Fleet(self._paired, self._plan.seed, self._plan.senders, self._plan.pause_seconds)
-            self._fleet = stack.enter_context(fleet)
-            stack.enter_context(self._measuring(standby))
-            stack.enter_context(self._voice.watching(self._affairs))
+            self._fleet = enter(stack, fleet)
+            enter(stack, self._measuring(standby))
+            enter(stack, self._voice.watching(self._affairs))
             self._quiet()
             self._first_outage()
             self._second_outage()
@@ -161,7 +163,8 @@ class _Stage:
         self._fleet.allow(self._plan.first_outage - before)
         self._sent_all()
         self._voice.say(f"Nobody noticed: {self._depth()} messages wait in the backlog on the secondary.")
-        self._pair.primary.restart()
+        with deferred_interrupts():
+            self._pair.primary.restart()
         self._voice.say("Restarted the primary; a ping for each entity finds out, once a second.")
         self._all_healthy()
 
@@ -291,22 +294,30 @@ def _backlog_depth(admin: ServiceBusAdministrationClient, paired: PairedServiceB
 def _spark_aside() -> Iterator[Future[Any]]:
     """A Spark session that starts while the story goes on: it takes ten seconds by itself.
 
-    Whoever interrupts the story does not wait for it: its thread and its Java process end with this one.
+    Whoever interrupts the story does not wait for it.
     """
+    from pairbus.pipeline.interruption import kill_spark
+
     session: Future[Any] = Future()
 
-    def start() -> None:
-        from pairbus.pipeline.session import local_session
+    def start(folder: str) -> None:
+        from pairbus.pipeline.session import local_session  # takes a second by itself
 
+        # Small tables: the fewer tasks, the sooner they are done.
+        settings = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": folder}
         try:
-            # Small tables: the fewer tasks, the sooner they are done.
-            session.set_result(local_session("pairbus demo", settings={"spark.sql.shuffle.partitions": "2"}))
+            session.set_result(local_session("pairbus demo", settings=settings))
         except BaseException as error:
             session.set_exception(error)
 
-    threading.Thread(target=start, name="Spark's start", daemon=True).start()
-    yield session
-    session.result().stop()
+    with tempfile.TemporaryDirectory(prefix="pairbus-demo-spark-", ignore_cleanup_errors=True) as folder:
+        threading.Thread(target=start, args=(folder,), name="Spark's start", daemon=True).start()
+        try:
+            yield session
+            session.result().stop()
+        except BaseException:
+            kill_spark()
+            raise
 
 
 def _report(spark: Any, ledger: Path, tables: Path) -> Report:
