@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from prometheus_client.core import Metric
 
 from pairbus.syphon import Syphon
@@ -19,9 +20,22 @@ DOCS = Path(__file__).parents[2] / "docs"
 LOCAL = "Endpoint=sb://contoso.example;SharedAccessKeyName=a;SharedAccessKey=b"
 
 
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((EXAMPLES / "pairbus.rules.yml").read_text(encoding="utf-8"))["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def test_every_alert_has_a_name_a_severity_and_a_sentence() -> None:
+    assert len({rule["alert"] for rule in rules()}) == len(rules())
+    for rule in rules():
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert rule["annotations"]["summary"]
+
+
 def expressions() -> Iterator[str]:
-    rules = (EXAMPLES / "pairbus.rules.yml").read_text(encoding="utf-8")
-    yield from re.findall(r"expr: (?:\|\n)?((?:.|\n)*?)\n {8}(?:for|labels):", rules)
+    yield from (rule["expr"] for rule in rules())
     board = json.loads((EXAMPLES / "grafana-dashboard.json").read_text(encoding="utf-8"))
     yield from (target["expr"] for panel in board["panels"] for target in panel["targets"])
 

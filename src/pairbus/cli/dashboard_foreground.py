@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,7 +24,9 @@ from pairbus.dashboard.money import Prices
 from pairbus.dashboard.observatory import Observatory, Settings
 from pairbus.dashboard.server import ADDRESS, listen, serving
 from pairbus.publishing.folder import FolderError, open_state_folder
-from pairbus.syphon import Namespace
+
+if TYPE_CHECKING:
+    from pairbus.syphon import Namespace
 
 
 def prices(file: Path | None, name: str | None, plan: str, month_operations: int) -> Prices:
