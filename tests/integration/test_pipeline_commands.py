@@ -36,11 +36,11 @@ def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(tmp_path: Pa
     assert answer.returncode == 1, answer.stderr
     lines = answer.stdout.splitlines()
     assert lines[:2] == [
-        "1 of 3 accepted messages are lost.",
+        "1 of 3 accepted messages is lost.",
         "accepted 3: delivered 2, lost 1, duplicates 0",
     ]
     assert any(line.startswith("lost: gone for orders") for line in lines)
-    assert "1 of 3 accepted messages are lost." in page.read_text()
+    assert "1 of 3 accepted messages is lost." in page.read_text()
     assert (tmp_path / "ledger-tables" / "CURRENT.json").exists()
 
 
