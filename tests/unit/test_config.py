@@ -162,6 +162,7 @@ def test_a_complaint_names_the_line_and_the_key(old: str, new: str, words: str) 
         parse_config(WHOLE.replace(old, new, 1), "Config.json")
     assert str(complaint.value).startswith(f"Config.json, line {line_of(old)}: ")
     assert words in str(complaint.value)
+    assert str(complaint.value).endswith(("?", ".")) and not str(complaint.value).endswith(("?.", ".."))
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,8 @@ def parse_config(text: str, source: str = "The configuration") -> Config:
         user = _members(_required(root, "UserConfig", 1), "UserConfig", ("Namespaces", "Logging"))
         namespaces = tuple(_namespace(node) for node in _list(user.get("Namespaces"), "Namespaces"))
     except LocatedError as error:
-        raise ConfigError(f"{source}, {error}.") from None
+        sentence = f"{source}, {error}"
+        raise ConfigError(sentence if sentence.endswith("?") else f"{sentence}.") from None
     if not namespaces:
         raise ConfigError(f"{source} describes no namespace: put one into UserConfig.Namespaces.")
     return Config(source, namespaces)
