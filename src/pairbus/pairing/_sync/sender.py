@@ -323,6 +323,8 @@ class PairedServiceBusSender(ServiceBusSender):
 
     def _divert(self, outgoing: sdk.Outgoing, deadline: float, primary_error: BaseException | None) -> None:
         entity = self._entity
+        if not entity.message_limit_bytes:
+            entity.learn_limits(self._primary.sender)
         known = entity.message_limit_bytes if sdk.is_single(outgoing) else entity.batch_limit_bytes
         raws = sdk.encode(outgoing, known or sdk.LARGEST_MESSAGE_BYTES, self._primary.sender)
         if not tracing.is_on():
