@@ -36,6 +36,8 @@ SESSIONED = [f"sessions{number}" for number in range(6)]
 DESTINATIONS = [*PLAIN, *TOPICS, *SESSIONED]
 PATIENCE_SECONDS = max(240, MESSAGES // 40)
 FLAT_KIB = 32 * 1024
+SEND_BYTES = 25_000
+"""Senders send small batches, so that they are still sending when the syphons carry."""
 
 
 class Carrier:
@@ -128,15 +130,15 @@ def test_two_syphons_drain_while_senders_send_and_the_primary_flaps(transport: s
 
         def send(queue: int, sender: int) -> None:
             """One sender stays with one backlog queue; its messages carry their place in its own order."""
-            numbers = iter(range(share))
-            while piece := list(itertools.islice(numbers, 50)):
-                forms = []
-                for n in piece:
+
+            def forms() -> Iterator[bytes]:
+                for n in range(share):
                     to = DESTINATIONS[(n + sender) % len(DESTINATIONS)]
                     session = SESSIONS[n // len(DESTINATIONS) % 2] if to in SESSIONED else None
                     message = ServiceBusMessage(b"x" * 300, message_id=f"{queue}.{sender}.{n}", session_id=session)
-                    forms.append(backlog_form(message, to))
-                put(pair.secondary, backlog[queue], forms)
+                    yield backlog_form(message, to)
+
+            put(pair.secondary, backlog[queue], forms(), batch_bytes=SEND_BYTES)
 
         senders = [threading.Thread(target=send, args=one) for one in itertools.product(range(QUEUES), range(SENDERS))]
         with carrying(pair, transport, tmp_path) as carriers:

@@ -37,13 +37,15 @@ def make_backlog(secondary: EmbeddedNamespace, primary_name: str, count: int = 1
     return queues
 
 
-def put(namespace: EmbeddedNamespace, entity: str, raws: Iterable[bytes]) -> None:
-    """Send encoded messages as they are, in order."""
+def put(
+    namespace: EmbeddedNamespace, entity: str, raws: Iterable[bytes], batch_bytes: int = LARGEST_BATCH_BYTES
+) -> None:
+    """Send encoded messages as they are, in order, over one connection."""
     with namespace.client() as client, client.get_queue_sender(entity) as sender:
         batch: list[bytes] = []
         size = 0
         for raw in raws:
-            if batch and size + len(raw) > LARGEST_BATCH_BYTES:
+            if batch and size + len(raw) > batch_bytes:
                 sender.send_messages(RawBatch(batch, sender))
                 batch, size = [], 0
             batch.append(raw)
