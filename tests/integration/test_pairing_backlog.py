@@ -74,6 +74,12 @@ def test_a_sender_stays_with_its_queue_until_it_fails(pair: EmbeddedPair, shell:
         assert first not in {other.backlog_queue for other in others}
 
 
+def test_senders_spread_over_the_queues(pair: EmbeddedPair, queue: str) -> None:
+    with paired(pair, "sync", primary_name=queue) as client:
+        first_choices = {client.backlog.choose(None, {}) for _ in range(200)}
+        assert first_choices == set(client.backlog_queues.in_rotation)
+
+
 def test_a_pulled_queue_is_tried_again_after_the_ping_interval(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     with paired(
         pair,

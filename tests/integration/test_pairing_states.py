@@ -76,6 +76,26 @@ def test_a_suspect_entity_raises_until_its_time_is_over_and_then_diverts(
     assert all(event.cause.startswith("ServiceBusConnectionError") for event in events)
 
 
+def test_a_healthy_send_is_the_sdks_own_with_the_very_message(pair: EmbeddedPair, queue: str) -> None:
+    with paired(pair, "sync", primary_name=queue) as client:
+        sender = client.get_queue_sender(queue)
+        theirs: Any = sender._primary.sender
+        send, given = theirs.send_messages, list[Any]()
+
+        def looked_at(message: Any, **details: Any) -> None:
+            given.append(message)
+            send(message, **details)
+
+        theirs.send_messages = looked_at
+        single, batch = ServiceBusMessage("1"), sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("2"))
+        for message in (single, batch):
+            sender.send_messages(message)
+        assert [one is message for one, message in zip(given, (single, batch), strict=True)] == [True, True]
+        assert bodies(pair.primary, queue) == ["1", "2"]
+        assert backlog_bodies(client, pair) == []
+
+
 def test_one_success_clears_a_suspicion(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     with paired(pair, shell, failover_interval=1800, send_timeout=5, primary_name=queue) as client:
         sender = client.get_queue_sender(queue)
