@@ -54,11 +54,15 @@ class Carrier:
         options = ["--queues", f"0-{QUEUES - 1}", "--transport", transport, "--control", str(self._control)]
         self._process = subprocess.Popen([*command, *options], env=environment, stdout=subprocess.PIPE, text=True)
 
-    def restored(self) -> int:
+    @property
+    def runs(self) -> bool:
         try:
-            return int(ask(self._control, "state")["restored"])
+            return bool(ask(self._control, "state")["state"] == "running")
         except ControlError:
-            return 0
+            return False
+
+    def restored(self) -> int:
+        return int(ask(self._control, "state")["restored"])
 
     def resident_kib(self) -> int:
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
@@ -85,6 +89,7 @@ def carrying(pair: EmbeddedPair, transport: str, folder: Path) -> Iterator[list[
         for number in range(2):
             (folder / f"{number}").mkdir()
             carriers.append(Carrier(pair, transport, folder / f"{number}"))
+        wait_until(lambda: all(carrier.runs for carrier in carriers), what="both syphons to run")
         yield carriers
     finally:
         for carrier in carriers:
@@ -102,20 +107,29 @@ def make_destinations(pair: EmbeddedPair) -> None:
             admin.create_subscription(name, "all")
 
 
-def read_empty(pair: EmbeddedPair) -> dict[str, list[str]]:
-    """Everything that came home: by destination, and for queues with sessions by session."""
+def place_of(n: int, sender: int) -> tuple[str, str | None]:
+    """Where the n-th message of a sender belongs: destination, and session if that has sessions."""
+    to = DESTINATIONS[(n + sender) % len(DESTINATIONS)]
+    return to, SESSIONS[n // len(DESTINATIONS) % 2] if to in SESSIONED else None
+
+
+def read_empty(pair: EmbeddedPair, expected: Counter[tuple[str, str | None]]) -> dict[str, list[str]]:
+    """Everything that came home: by destination, and for queues with sessions by session. Nothing more is there."""
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     home: dict[str, list[str]] = {}
     with pair.primary.client() as client:
-        receivers: dict[str, Any] = {name: client.get_queue_receiver(name, receive_mode=mode) for name in PLAIN}
-        receivers |= {name: client.get_subscription_receiver(name, "all", receive_mode=mode) for name in TOPICS}
-        receivers |= {
-            f"{name}/{session}": client.get_queue_receiver(name, receive_mode=mode, session_id=session)
-            for name, session in itertools.product(SESSIONED, SESSIONS)
-        }
-        for name, receiver in receivers.items():
+        for (name, session), count in expected.items():
+            receiver: Any
+            if name in TOPICS:
+                receiver = client.get_subscription_receiver(name, "all", receive_mode=mode)
+            else:
+                receiver = client.get_queue_receiver(name, receive_mode=mode, session_id=session)
             with receiver:
-                home[name] = [str(one) for one in ids(take(receiver, MESSAGES, wait=2))]
+                home[f"{name}/{session}"] = [str(one) for one in ids(take(receiver, count))]
+    with pair.primary.admin() as admin:
+        left = [admin.get_queue_runtime_properties(name).total_message_count for name in (*PLAIN, *SESSIONED)]
+        left += [admin.get_subscription_runtime_properties(name, "all").total_message_count for name in TOPICS]
+    assert not any(left), "nothing came twice"
     return home
 
 
@@ -133,8 +147,7 @@ def test_two_syphons_drain_while_senders_send_and_the_primary_flaps(transport: s
 
             def forms() -> Iterator[bytes]:
                 for n in range(share):
-                    to = DESTINATIONS[(n + sender) % len(DESTINATIONS)]
-                    session = SESSIONS[n // len(DESTINATIONS) % 2] if to in SESSIONED else None
+                    to, session = place_of(n, sender)
                     message = ServiceBusMessage(b"x" * 300, message_id=f"{queue}.{sender}.{n}", session_id=session)
                     yield backlog_form(message, to)
 
@@ -165,14 +178,15 @@ def test_two_syphons_drain_while_senders_send_and_the_primary_flaps(transport: s
                 wait_until(lambda: waiting() == 0, PATIENCE_SECONDS, "the backlog to be empty")
             late = [carrier.resident_kib() for carrier in carriers]
             reports = [carrier.stop() for carrier in carriers]
-        home = read_empty(pair)
+        places = Counter(place_of(n, sender) for _ in range(QUEUES) for sender in range(SENDERS) for n in range(share))
+        home = read_empty(pair, places)
     total = Counter(name for names in home.values() for name in names)
     expected = Counter(f"{q}.{s}.{n}" for q in range(QUEUES) for s in range(SENDERS) for n in range(share))
     assert total == expected, "nothing lost, nothing twice"
     for names in home.values():
         for queue, sender in itertools.product(range(QUEUES), range(SENDERS)):
-            places = [int(name.split(".")[2]) for name in names if name.startswith(f"{queue}.{sender}.")]
-            assert places == sorted(places), "the order of one sender within a destination is kept"
+            order = [int(name.split(".")[2]) for name in names if name.startswith(f"{queue}.{sender}.")]
+            assert order == sorted(order), "the order of one sender within a destination is kept"
     assert not any(report["dead_lettered"] for report in reports)
     shares = [report["restored"] for report in reports]
     print(f"restored by each: {shares}; memory, KiB: {early} when a tenth was home, {late} at the end")
