@@ -145,6 +145,15 @@ def test_a_step_of_the_closing_that_fails_leaves_nothing_else_open(
             raise OSError("the network is gone")
 
         primary.close = failing if shell == "sync" else failing_on_the_loop
+        secondary: Any = client.secondary
+        close_secondary, closed = secondary.close, list[str]()
+
+        def noted() -> Any:
+            closed.append("secondary")
+            return close_secondary()
+
+        secondary.close = noted
+    assert closed == ["secondary"]
     with paired(pair, shell, primary_name=queue, spool=tmp_path / "spool") as client:
         assert client.spool.depth == 0  # the folder's lock was let go
 

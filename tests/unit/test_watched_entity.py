@@ -184,6 +184,9 @@ def test_senders_may_come_while_a_state_changes() -> None:
         observers=Observers("contoso", "standby", None),
         send_timeout=5.0,
     )
+    staying = [sync_link.Link(lambda: pytest.fail("nobody sends"), guard) for _ in range(500)]
+    for link in staying:
+        entity.adopt(link)
     stop = threading.Event()
 
     def come_and_go() -> None:
