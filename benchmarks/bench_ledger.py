@@ -4,7 +4,8 @@ fleets play.
     python benchmarks/bench_ledger.py                     a few minutes
     python benchmarks/bench_ledger.py --operations 2000000 20000000
 
-Where DuckDB is installed, it runs the two largest gold queries on the same silver files, for a ratio.
+Message ids are random, as real ones are. Where DuckDB is installed, it makes the same gold tables of the same silver
+files, for a ratio; both must come to the same numbers.
 """
 
 from __future__ import annotations
@@ -12,27 +13,31 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
+import random
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import psutil
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pairbus.costs import shipped_tariffs, tariff_for
 from pairbus.ledger import LedgerLimits, LedgerWriter, Operation, Role, Route
-from pairbus.pipeline import gold, schemas
-from pairbus.pipeline.audit import audit
-from pairbus.pipeline.build import build
+from pairbus.pipeline import schemas
+from pairbus.pipeline.build import Build, build
 from pairbus.pipeline.fleet import FleetPlan, OutageKind, PairingChoice
+from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.outages import play_run
 from pairbus.pipeline.session import local_session
-from pairbus.pipeline.store import TableStore
+from pairbus.pipeline.simulation import simulate
+from pairbus.pipeline.store import Manifest, TableStore
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BATCH = 500
@@ -74,18 +79,18 @@ def _best(action: Callable[[], None], times: int) -> float:
     return min(rounds)
 
 
-def write_ledger(folder: Path, operations: int, first_day: int, days: int, label: str) -> int:
+def write_ledger(folder: Path, operations: int, first_day: int, days: int) -> int:
     """The ledger of `days` days: most messages go straight, one batch in ten through a backlog."""
     per_round = BATCH * ((DIVERTED_SHARE - 1) * OPERATIONS_PER_PLAIN + OPERATIONS_PER_DIVERTED)
     rounds = max(1, operations // per_round)
     limits = LedgerLimits(roll_bytes=64 * 1024 * 1024, roll_seconds=3600, pending_records=50_000)
-    written = 0
+    written, chance = 0, random.Random(first_day)
     with LedgerWriter(folder, limits=limits) as writer:
         for number in range(rounds):
             at = START + timedelta(days=first_day) + timedelta(days=days) * (number / rounds)
             at_us = int(at.timestamp() * 1_000_000)
             for batch in range(DIVERTED_SHARE):
-                ids = [f"{label}-{number:06d}-{batch}-{i:03d}-00000000-0000" for i in range(BATCH)]
+                ids = [chance.randbytes(16).hex() for _ in range(BATCH)]
                 _write_batch(writer, ids, f"queue-{(number + batch) % 20}", at_us, diverted=batch == 0)
             written += per_round
             assert writer.flush(120)
@@ -152,19 +157,20 @@ def measured() -> Iterator[dict[str, float]]:
 def _processor_seconds() -> float:
     me = psutil.Process()
     times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
-    return float(sum(one.user + one.system for one in times))
+    # What ended children used is in their parents' sums.
+    return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
 
 
 def bench_build(spark: SparkSession, sizes: list[int]) -> None:
     warm = Path(tempfile.mkdtemp(prefix="pairbus-bench-"))
-    write_ledger(warm / "ledger", 50_000, 0, 1, "warm")
+    write_ledger(warm / "ledger", 50_000, 0, 1)
     build(spark, warm / "ledger", warm / "tables")
     shutil.rmtree(warm)
     rates = []
     for size in sizes:
         folder = Path(tempfile.mkdtemp(prefix="pairbus-bench-"))
         days = 10
-        written = write_ledger(folder / "ledger", size, 0, days, "history")
+        written = write_ledger(folder / "ledger", size, 0, days)
         with measured() as whole:
             build(spark, folder / "ledger", folder / "tables")
         rates.append(written / whole["seconds"])
@@ -173,7 +179,8 @@ def bench_build(spark: SparkSession, sizes: list[int]) -> None:
             f"{whole['seconds']:7.1f} s  {rates[-1]:9,.0f}/s  {whole['cpu']:6.1f} processor s  "
             f"peak {whole['peak'] / 2**20:,.0f} MiB",
         )
-        more = write_ledger(folder / "ledger", size // days, days, 1, "day")
+        bench_gold(spark, folder / "tables")
+        more = write_ledger(folder / "ledger", size // days, days, 1)
         with measured() as day:
             build(spark, folder / "ledger", folder / "tables")
         say(
@@ -181,67 +188,54 @@ def bench_build(spark: SparkSession, sizes: list[int]) -> None:
             f"{day['seconds']:7.1f} s  {day['seconds'] / whole['seconds']:.2f} of the whole for {more / written:.2f}"
             f"  {day['cpu']:6.1f} processor s",
         )
-        bench_queries(spark, folder / "tables")
         shutil.rmtree(folder)
     if len(rates) > 1:
         say("  rate of the largest against the smallest", f"{rates[-1] / rates[0]:.2f}")
 
 
-DUCK_OPERATIONS = """
-    select day, namespace, entity, "primary", target, role, operation, route, outcome,
-           count(*), sum(billed), sum(bytes), sum(latency_us), max(latency_us)
-    from silver group by all
-"""
-DUCK_AUDIT = """
-    select verdict, count(*) from (
-      select "primary", target, message_id,
-        case when sum((outcome = 'ok' and operation in ('send', 'divert'))::int)
-               > sum((outcome = 'ok' and operation in ('send', 'restore'))::int)
-             then case when sum((outcome = 'ok' and on_backlog and operation = 'complete')::int) > 0
-                       then 'lost' else 'waiting' end
-             when sum((outcome = 'ok' and not on_backlog and operation = 'complete')::int) > 1
-             then 'duplicated' else 'delivered' end as verdict
-      from silver where message_id is not null group by all) group by all
-"""
-
-
-def bench_queries(spark: SparkSession, tables: Path) -> None:
-    """The two largest gold queries over all of silver, beside DuckDB when it is there."""
+def bench_gold(spark: SparkSession, tables: Path) -> None:
+    """All gold tables of all of silver, which one batch holds, beside DuckDB when it is there."""
     store = TableStore(tables)
+    silver = store.manifest().silver
 
-    def records() -> DataFrame:
-        return store.read_silver(spark, schemas.SILVER.schema, store.manifest())
+    def on_spark() -> None:
+        builder = Build(spark, store, Manifest(), 1, Pricing(), lookback_days=7)
+        builder.manifest = replace(builder.manifest, silver=silver)
+        builder.refresh(sorted(silver))
 
-    queries: dict[str, tuple[Callable[[], object], str]] = {
-        "operations by day, entity, kind": (
-            lambda: gold.operations_daily(records()).write.format("noop").mode("overwrite").save(),
-            DUCK_OPERATIONS,
-        ),
-        "audit of every message": (
-            lambda: audit(records()).groupBy("verdict").count().collect(),
-            DUCK_AUDIT,
-        ),
-    }
-    duck = importlib.util.find_spec("duckdb") is not None
-    for name, (on_spark, sql) in queries.items():
+    with measured() as gold:
         on_spark()
-        seconds = _seconds(on_spark)
-        if not duck:
-            say(f"  {name}", f"{seconds:7.1f} s  (DuckDB is not installed)")
-            continue
-        connection = importlib.import_module("duckdb").connect()
-        connection.execute("set threads to 2")
-        source = f"read_parquet('{tables}/silver/*/*/*/*.parquet', hive_partitioning = true)"
-        connection.execute(f"create view silver as select * from {source}")
-        connection.execute(sql).fetchall()
-        other = _seconds(lambda: connection.execute(sql).fetchall())  # noqa: B023 - called at once
-        say(f"  {name}", f"{seconds:7.1f} s  DuckDB {other:.1f} s  ratio {seconds / other:.1f}")
-
-
-def _seconds(action: Callable[[], object]) -> float:
+    text = f"{gold['seconds']:7.1f} s  {gold['cpu']:6.1f} processor s"
+    if importlib.util.find_spec("duckdb") is None:
+        say("  gold from silver", f"{text}  (DuckDB is not installed)")
+        return
+    make_gold = importlib.import_module("duck_gold").make_gold
     begun = time.perf_counter()
-    action()
-    return time.perf_counter() - begun
+    answer = make_gold(tables, tables.with_name("duck"), threads=len(os.sched_getaffinity(0)))
+    seconds = time.perf_counter() - begun
+    say("  gold from silver", f"{text}  DuckDB {seconds:.1f} s  ratio {gold['seconds'] / seconds:.1f}")
+    assert answer == _numbers(spark, store), "DuckDB and Spark do not agree"
+
+
+def _numbers(spark: SparkSession, store: TableStore) -> dict[str, list[tuple[object, ...]]]:
+    """What both must agree on."""
+    manifest = store.manifest()
+    frames = {
+        table.name: store.read_table(spark, table.schema, table.name, manifest)
+        for table in (schemas.OPERATIONS_DAILY, schemas.AUDIT, schemas.WAITING, schemas.AVAILABILITY)
+    }
+    return {
+        name: sorted(tuple(row) for row in frames[name].selectExpr(*columns).collect())
+        for name, columns in AGREED.items()
+    }
+
+
+AGREED = {
+    "operations_daily": ["count(*)", "sum(operations)", "sum(billed)", "sum(latency_us_sum)", "max(latency_us_max)"],
+    "audit": ["count(*)", "sum(accepted)", "sum(delivered)", "sum(waiting)", "sum(lost)", "sum(duplicates)"],
+    "waiting": ["count(*)", "sum(messages)", "max(p99_seconds)", "max(max_seconds)"],
+    "availability": ["count(*)", "sum(offered)", "sum(accepted)", "sum(accepted_by_primary)"],
+}
 
 
 def bench_simulation() -> None:
@@ -254,6 +248,14 @@ def bench_simulation() -> None:
     say("simulation, clients through an outage, one core", f"{plan.clients * outages / seconds:9,.0f}/s")
 
 
+def bench_fleets(spark: SparkSession) -> None:
+    """The same on Spark: all cores, the start of the Python workers included."""
+    plan = FleetPlan(clients=2_000, clients_per_outage=2_000, runs=10, outages=(OutageKind("namespace", 3, 45),))
+    with measured() as fleets:
+        outages = sum(row["outages"] for row in simulate(spark, plan).select("outages").collect())
+    say("simulation on Spark, all cores", f"{plan.clients * outages / fleets['seconds']:9,.0f}/s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--operations", type=int, nargs="+", default=[500_000, 2_000_000])
@@ -263,6 +265,7 @@ def main() -> None:
     bench_simulation()
     spark = local_session("pairbus-bench", driver_memory=arguments.memory)
     try:
+        bench_fleets(spark)
         bench_build(spark, arguments.operations)
     finally:
         spark.stop()

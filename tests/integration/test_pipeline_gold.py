@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pairbus.costs import billed_operations, parse_tariff
 from pairbus.ledger import Operation, Outcome, Role
 from pairbus.pipeline import gold, schemas
-from pairbus.pipeline.audit import audit, evidence, weigh
+from pairbus.pipeline.audit import audit, evidence, speaking, weigh
 from pairbus.pipeline.build import concerning
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import read_lines, silver
@@ -247,12 +247,13 @@ def test_plain_records_count_for_messages_of_interest_only(spark: SparkSession) 
     """Read in two parts, the receipt of a diverted message before its diversion: the same as read at once."""
     first = silver_frame(spark, record("m", "complete"), record("plain", "send"), record("plain", "complete"))
     second = silver_frame(spark, record("m", "divert"), record("m", "restore"), record("other", "complete"))
-    nothing = weigh(evidence(second).where("false"))
-    told = evidence(second)
-    special, plain = told.where("not plain").drop("plain"), told.where("plain").drop("plain")
-    before = evidence(first).where("plain").drop("plain")
-    rows = concerning(special, plain, nothing, before).collect()
-    assert [(row["message_id"], row["received"], row["diverted"], row["restored"]) for row in rows] == [("m", 1, 1, 1)]
+    spoken = speaking(second)
+    special, plain, before = evidence(spoken.where("not plain")), spoken.where("plain"), speaking(first).where("plain")
+    nothing = weigh(special.where("false"))
+    for few in (False, True):
+        rows = concerning(special, plain, nothing, before, few=few).collect()
+        found = [(row["message_id"], row["received"], row["diverted"], row["restored"]) for row in rows]
+        assert found == [("m", 1, 1, 1)]
 
 
 def test_weighing_in_parts_is_weighing_at_once(spark: SparkSession) -> None:
@@ -263,10 +264,10 @@ def test_weighing_in_parts_is_weighing_at_once(spark: SparkSession) -> None:
         record("m", "complete", on_backlog=True),
         record("m", "send", "unknown"),
     )
-    told = evidence(records)
-    at_once = weigh(told.drop("plain"))
+    told = evidence(speaking(records))
+    at_once = weigh(told)
     kept = at_once.columns
-    parts = [weigh(told.where(condition).drop("plain")) for condition in ("diverted = 1", "diverted = 0")]
+    parts = [weigh(told.where(condition)) for condition in ("diverted = 1", "diverted = 0")]
     again = weigh(parts[0].unionByName(parts[1]))
     assert collected(again, *kept) == collected(at_once, *kept)
 

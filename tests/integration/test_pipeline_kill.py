@@ -1,5 +1,10 @@
-"""A build that is killed has changed nothing, and the next one makes the same tables as if it had never
-been.
+"""A build that is killed has changed nothing, and the next one makes the same tables as if it had never been.
+
+Two kinds of kills. In each run 20 drivers die by SIGKILL, one at each of 20 moments in random order: after each of the
+folders a build writes, and around each step by which Python itself changes the disk. They work on the Spark of the
+tests, which saves its start and makes it worse: Spark survives and goes on with the job of the dead driver, beside the
+next build. And a few whole builds, Java and all, are killed together; each costs a start of Spark, so it is one
+here, and as many as one likes in `make soak`.
 """
 
 from __future__ import annotations
@@ -23,10 +28,11 @@ from pairbus.pipeline.store import TableStore
 
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
-KILLS = int(os.environ.get("PAIRBUS_BUILD_KILLS", "2"))
-"""Each kill costs a start of Spark; `make soak` takes 20 of them."""
+KILLS = int(os.environ.get("PAIRBUS_BUILD_KILLS", "1"))
 WRITES = 12
 """Folders that one build writes: silver, quarantine, and the tables."""
+STEPS = ("shutil.rmtree", "os.sync", "os.fsync", "os.replace")
+"""How a build changes the disk without Spark: a sweep, and the publication."""
 
 PROGRAM = """
     import sys
@@ -36,6 +42,43 @@ PROGRAM = """
     print("ready", flush=True)
     build(spark, sys.argv[1], sys.argv[2])
     print("done", flush=True)
+"""
+DRIVERS = """
+    import os, shutil, signal, sys
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+    from pairbus.pipeline.build import build
+
+    def dying(module, name, when):
+        real = getattr(module, name)
+        def die(*arguments, **options):
+            if when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = real(*arguments, **options)
+            os.kill(os.getpid(), signal.SIGKILL)
+        setattr(module, name, die)
+
+    def drive(step, when):
+        gateway = launch_gateway()  # to the Spark that the environment names
+        context = gateway.jvm.JavaSparkContext(gateway.jvm.org.apache.spark.SparkContext.getOrCreate())
+        spark = SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf())))
+        if step == "none":
+            os.sync = signal.pause  # killed from outside, some time before it would publish
+        else:
+            module, _, name = step.partition(".")
+            dying({"os": os, "shutil": shutil}[module], name, when)
+        build(spark, sys.argv[1], sys.argv[2])
+
+    for line in sys.stdin:  # each line is one driver; its process id is the answer
+        child = os.fork()
+        if child == 0:
+            try:
+                drive(*line.split())
+            finally:
+                os._exit(0)
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 QUEUE = "contoso/x-servicebus-transfer/0"
 
@@ -69,16 +112,38 @@ def content(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     return {name: sorted(str(row) for row in frame.collect()) for name, frame in frames.items()}
 
 
-def folders_written(tables: Path, batch: int) -> int:
-    return len(list(tables.glob(f"*/batch={batch:06d}")))
+def files_that_count(tables: Path) -> dict[str, bytes]:
+    """Every file that the manifest names, and the manifest."""
+    manifest = TableStore(tables).manifest()
+    places = {f"silver/batch={b:06d}" for batches in manifest.silver.values() for b in batches}
+    places |= {f"quarantine/batch={b:06d}" for b in manifest.quarantine}
+    for name, of_day in manifest.tables.items():
+        places |= {f"{name}/batch={batch:06d}/day={day}" for day, batch in of_day.items()}
+    found = [tables / "CURRENT.json", *(path for place in places for path in (tables / place).rglob("*.parquet"))]
+    return {str(path.relative_to(tables)): path.read_bytes() for path in found}
+
+
+def folders_written(tables: Path, after: int) -> int:
+    """Folders of batches later than `after`."""
+    return sum(int(path.name.removeprefix("batch=")) > after for path in tables.glob("*/batch=*"))
+
+
+def last_try(tables: Path) -> int:
+    return int((tables / "LOCK").read_text())
+
+
+def wait_for_folders(tables: Path, after: int, goal: int, over: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + 600
+    while folders_written(tables, after) < goal and (over is None or over.poll() is None):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def kill_a_build(ledger: Path, tables: Path, chance: random.Random) -> bool:
-    """Start a build and kill it with -9 when it has written some random number of folders; whether it had
+    """Start a build and kill it with -9, Java too, when it has written some random number of folders; whether it had
     ended.
     """
-    batch = TableStore(tables).manifest().batch + 1
-    goal = chance.randint(1, WRITES)
+    after, goal = last_try(tables), chance.randint(1, WRITES)
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(ledger), str(tables)],
         stdout=subprocess.PIPE,
@@ -88,10 +153,7 @@ def kill_a_build(ledger: Path, tables: Path, chance: random.Random) -> bool:
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        deadline = time.monotonic() + 600
-        while folders_written(tables, batch) < goal and child.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_for_folders(tables, after, goal, over=child)
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         rest, _ = child.communicate()
@@ -102,15 +164,62 @@ def test_a_killed_build_and_its_repetition_equal_one_clean_build(spark: SparkSes
     seed = random.SystemRandom().randrange(2**32)
     chance = random.Random(seed)
     ledger, tables = tmp_path / "ledger", tmp_path / "tables"
-    tables.mkdir()
     write_ledger(ledger, "before")
     build(spark, ledger, tables)
-    before = content(spark, tables)
+    before = files_that_count(tables)
     write_ledger(ledger, "after")
     for _ in range(KILLS):
         if kill_a_build(ledger, tables, chance):
             break
-        assert content(spark, tables) == before, f"seed {seed}"
+        assert files_that_count(tables) == before, f"seed {seed}"
     build(spark, ledger, tables)
     build(spark, ledger, tmp_path / "clean")
     assert content(spark, tables) == content(spark, tmp_path / "clean"), f"seed {seed}"
+
+
+def test_twenty_killed_drivers_and_one_repetition_equal_one_clean_build(spark: SparkSession, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    ledger, tables = tmp_path / "ledger", tmp_path / "tables"
+    write_ledger(ledger, "before")
+    build(spark, ledger, tables)
+    before = files_that_count(tables)
+    write_ledger(ledger, "after")
+    moments: list[tuple[str, str, int]] = [("none", "-", folders) for folders in range(1, WRITES + 1)]
+    moments += [(step, when, 0) for step in STEPS for when in ("before", "after") if (step, when) != LAST]
+    random.Random(seed).shuffle(moments)
+    first = moments.pop(next(i for i, (*_, folders) in enumerate(moments) if folders))  # leaves something to sweep
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    parameters = gateway.gateway_parameters
+    drivers = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(DRIVERS), str(ledger), str(tables)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "PYSPARK_GATEWAY_PORT": str(parameters.port),
+            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+        },
+    )
+    assert drivers.stdin is not None
+    assert drivers.stdout is not None
+    with drivers:
+        for step, when, folders in [first, *moments, (*LAST, 0)]:
+            assert files_that_count(tables) == before, f"seed {seed}"
+            after = last_try(tables)
+            drivers.stdin.write(f"{step} {when}\n")
+            drivers.stdin.flush()
+            driver = int(drivers.stdout.readline())
+            if folders:
+                wait_for_folders(tables, after, folders)
+                os.kill(driver, signal.SIGKILL)
+            assert int(drivers.stdout.readline()) == -signal.SIGKILL, f"{step} {when} {folders}, seed {seed}"
+        drivers.stdin.close()
+    build(spark, ledger, tables)
+    build(spark, ledger, tmp_path / "clean")
+    assert content(spark, tables) == content(spark, tmp_path / "clean"), f"seed {seed}"
+
+
+LAST = ("os.replace", "after")
+"""This one has published, though it did not live to know it."""

@@ -208,15 +208,24 @@ class RecordingBroker(Broker):
         begun = time.monotonic_ns()
 
         def note(error: BrokerError | None) -> None:
+            name, entity, took_us = self._name, path.strip("/"), (time.monotonic_ns() - begun) // 1000
+            ending = Ending.OK if error is None else Ending.FAILED
+            reason = None if error is None else type(error).__name__
+            if len(ids) == 1:  # the usual case, which has a shorter way
+                size = 0 if sizes is None else sizes[0]
+                self._ledger.record(
+                    operation,
+                    name,
+                    entity,
+                    message_id=ids[0],
+                    size=size,
+                    outcome=ending,
+                    error=reason,
+                    latency_us=took_us,
+                )
+                return
             self._ledger.record_batch(
-                operation,
-                self._name,
-                path.strip("/"),
-                ids,
-                sizes=sizes,
-                outcome=Ending.OK if error is None else Ending.FAILED,
-                error=None if error is None else type(error).__name__,
-                latency_us=(time.monotonic_ns() - begun) // 1000,
+                operation, name, entity, ids, sizes=sizes, outcome=ending, error=reason, latency_us=took_us
             )
 
         return note

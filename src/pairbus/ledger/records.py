@@ -3,7 +3,7 @@
 A record is one operation that one process made on one namespace, or one change of an entity's state, or a
 word of the ledger about itself. Rules that every writer keeps and every reader may rely on:
 
-- (`process`, `n`) names a record for ever: a line that is read twice is one record. `n` grows within a
+- (`process`, `n`) names a record for ever: who meets a line twice can tell. `n` grows within a
   process, so it orders what happened in the same microsecond; it need not be without gaps.
 - One record per *message*, not per call: a batch of 100 is 100 records with the same latency.
 - `namespace` and `entity` say where the operation took place and so where it is billed. When that entity is a

@@ -27,7 +27,6 @@ from pairbus.ledger.records import Operation, Outcome, Role, Route
 from pairbus.pipeline.schemas import AUDIT, MESSAGES
 
 KEY = ("primary", "target", "message_id")
-HASH = ("k1", "k2")
 EVIDENCE = (
     "accepted",
     "direct",
@@ -45,27 +44,38 @@ EVIDENCE = (
     "namespace_received",
 )
 _SENDS = (Operation.SEND.value, Operation.SCHEDULE.value)
+_SETTLEMENTS = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
 _SPEAKING = (
     *_SENDS,
     *(Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value),
-    *(Operation.DEAD_LETTER.value, Operation.EXPIRE.value, Operation.COMPLETE.value),
+    *(*_SETTLEMENTS, Operation.EXPIRE.value),
 )
 
 
-def evidence(silver: DataFrame) -> DataFrame:
-    """Every record that says something about a message, as marks to be summed.
+def speaking(silver: DataFrame) -> DataFrame:
+    """Every record that says something about a message, with the hash of its key, and whether it is `plain`.
 
-    `plain` is true for what happens to a message that simply goes to the primary and is received: most
-    records, and of no interest unless the same message has others.
+    Plain is what happens to a message that simply goes to the primary and is received: most records, and of no
+    interest unless the same message has others.
     """
     ok = f.col("outcome") == Outcome.OK.value
     by_namespace = f.col("role") == Role.NAMESPACE.value
-    operation = f.col("operation")
-    from_spool = f.coalesce(f.col("route") == Route.SPOOL.value, f.lit(False))
+    operation, on_backlog = f.col("operation"), f.col("on_backlog")
+    # A namespace does not know whom a message in a backlog is for, and a refusal is the client's to tell.
+    knowing = ~by_namespace | (ok & ~on_backlog)
+    told = silver.where(operation.isin(*_SPEAKING) & f.col("message_id").isNotNull() & knowing)
+    plain = ok & ~on_backlog & ~_from_spool() & (operation.isin(*_SENDS) | operation.isin(*_SETTLEMENTS))
+    return told.withColumn("k1", hashes()[0]).withColumn("plain", plain)
+
+
+def evidence(spoken: DataFrame) -> DataFrame:
+    """What each record proves, as marks to be summed."""
+    ok = f.col("outcome") == Outcome.OK.value
+    by_namespace = f.col("role") == Role.NAMESPACE.value
+    operation, on_backlog, from_spool = f.col("operation"), f.col("on_backlog"), _from_spool()
     is_send, is_divert = operation.isin(*_SENDS), operation == Operation.DIVERT.value
     is_spool, is_restore = operation == Operation.SPOOL.value, operation == Operation.RESTORE.value
-    on_backlog = f.col("on_backlog")
-    settled = operation.isin(Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
+    settled = operation.isin(*_SETTLEMENTS)
     carried = is_send | is_divert | is_restore | is_spool
     marks: dict[str, Column] = {
         "accepted": ok & ~by_namespace & ((is_send | is_divert) & ~from_spool | is_spool),
@@ -83,14 +93,10 @@ def evidence(silver: DataFrame) -> DataFrame:
         "namespace_home": ok & by_namespace & ~on_backlog & is_send,
         "namespace_received": ok & by_namespace & ~on_backlog & settled,
     }
-    plain = ok & ~on_backlog & ~from_spool & (is_send | settled)
-    # A namespace does not know whom a message in a backlog is for, and a refusal is the client's to tell.
-    knowing = ~by_namespace | (ok & ~on_backlog)
-    told = silver.where(operation.isin(*_SPEAKING) & f.col("message_id").isNotNull() & knowing)
     entered = marks["accepted"] & (is_divert | is_spool)
     came_home = ok & ~by_namespace & (is_restore | (is_send & from_spool))
-    return told.select(
-        *hashes(),
+    return spoken.select(
+        "k1",
         *KEY,
         f.when(is_divert, f.col("episode")).alias("episode"),
         f.col("at").alias("first_at"),
@@ -98,8 +104,11 @@ def evidence(silver: DataFrame) -> DataFrame:
         f.when(entered, f.col("at")).alias("diverted_at"),
         f.when(came_home, f.col("at")).alias("home_at"),
         *(marks[name].cast("int").alias(name) for name in EVIDENCE),
-        plain.alias("plain"),
     )
+
+
+def _from_spool() -> Column:
+    return f.coalesce(f.col("route") == Route.SPOOL.value, f.lit(False))
 
 
 def hashes() -> list[Column]:
@@ -108,19 +117,24 @@ def hashes() -> list[Column]:
 
 
 def weigh(evidence: DataFrame) -> DataFrame:
-    """The sum of the evidence, one row for each message, as `messages`. Weighing sums again is allowed."""
-    first = [f.any_value(name, ignoreNulls=f.lit(True)).alias(name) for name in KEY]
+    """The sum of the evidence, one row for each message, as `messages`. Weighing sums again is allowed.
+
+    Sums, and a hash in place of the episode's name, have a fixed width: Spark aggregates them in a hash table. A text
+    among them would make it sort all records, twice.
+    """
     sums = [f.sum(name).cast("int").alias(name) for name in EVIDENCE]
-    weighed = evidence.groupBy(*HASH).agg(
-        *first,
-        f.max("episode").alias("episode"),
+    weighed = evidence.groupBy(*KEY).agg(
+        f.max(f.when(f.col("episode").isNotNull(), f.xxhash64("episode"))).alias("episode_hash"),
         f.min("first_at").alias("first_at"),
         f.max("last_at").alias("last_at"),
         f.min("diverted_at").alias("diverted_at"),
         f.min("home_at").alias("home_at"),
         *sums,
     )
-    return weighed.withColumn("day", f.to_date("first_at")).select(*MESSAGES.names)
+    of_hash = f.xxhash64("episode").alias("episode_hash")
+    named = evidence.where("episode is not null").groupBy(of_hash).agg(f.max("episode").alias("episode"))
+    whole = weighed.join(f.broadcast(named), "episode_hash", "left")
+    return whole.select("*", *hashes(), f.to_date("first_at").alias("day")).select(*MESSAGES.names)
 
 
 def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
@@ -183,7 +197,7 @@ def _verdict() -> Column:
 
 def audit(silver: DataFrame, *, seen: DataFrame | None = None, require_receipts: bool = False) -> DataFrame:
     """What became of every message in the ledger."""
-    judged = judge(weigh(evidence(silver)), require_receipts=require_receipts)
+    judged = judge(weigh(evidence(speaking(silver))), require_receipts=require_receipts)
     return judged if seen is None else confirm(judged, seen)
 
 

@@ -7,7 +7,7 @@ The steps, for a build that found new files:
 3. `messages`, which may span days: the batch's evidence is added to the messages it concerns, found among the
    days that are recent (`lookback_days`) or still have waiting messages; then the days that changed, anew.
 4. Tables made from those (`audit`, `waiting`, `availability`), for the days that changed; the small ones
-   (`episodes`, `bills`, `pairing_cost`) as a whole.
+   (`episodes`, `bills`, `pairing_cost`) as a whole. Tables that do not need each other are made at the same time.
 5. Publication, in one step. A build that dies before it has changed nothing.
 
 Without new files there is nothing to do, unless the prices are others than last time: then bills are made anew.
@@ -18,23 +18,26 @@ records are not read more than `lookback_days` apart after it was settled.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from pairbus.ledger.files import closed_files, publish_orphans
 from pairbus.pipeline import gold, schemas
-from pairbus.pipeline.audit import HASH, KEY, evidence, judge, through_backlog, weigh
+from pairbus.pipeline.audit import evidence, judge, speaking, through_backlog, weigh
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import broken, quarantine, read_lines, silver
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 
-_FEW_KEYS = 500_000
-"""Up to so many messages of interest every task may hold their keys: some 50 MiB."""
+_FEW_KEYS = 2_000_000
+"""Up to so many messages of interest every task may hold their keys: some 60 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,18 @@ def build(
     *,
     pricing: Pricing | None = None,
     lookback_days: int = 7,
+    most_batches: int = 32,
 ) -> BuildResult:
-    """Bring the tables up to the published ledger files. Running it again changes nothing."""
+    """Bring the tables up to the published ledger files. Running it again changes nothing.
+
+    A day of silver that has come to more than `most_batches` batches is written again as one: however often one builds,
+    the number of files stays bounded.
+    """
     ledger = Path(ledger_folder)
     if not ledger.is_dir():
         raise ValueError(f"The ledger folder {ledger} does not exist; give the folder that clients record in.")
     store = TableStore(tables_folder)
-    with store.locked():
+    with store.locked() as batch:
         before = store.manifest()
         store.sweep(before)
         publish_orphans(ledger)
@@ -69,8 +77,9 @@ def build(
         prices = pricing or Pricing()
         if not files and (not before.batch or before.pricing == prices.stamp):
             return BuildResult(0, 0, 0, ())
-        builder = _Build(spark, store, before, prices, lookback_days)
+        builder = Build(spark, store, before, batch, prices, lookback_days)
         result = builder.run(files)
+        builder.compact(most_batches)
         store.publish(builder.manifest)
     return result
 
@@ -89,34 +98,56 @@ def _new_files(ledger: Path, manifest: Manifest) -> list[Path]:
     return files
 
 
-class _Build:
+class Build:
     """One build: the manifest grows with each step, and counts only once it is published."""
 
     def __init__(
-        self, spark: SparkSession, store: TableStore, before: Manifest, pricing: Pricing, lookback_days: int
+        self,
+        spark: SparkSession,
+        store: TableStore,
+        before: Manifest,
+        batch: int,
+        pricing: Pricing,
+        lookback_days: int,
     ) -> None:
         self._spark = spark
         self._store = store
         self._before = before
         self._pricing = pricing
         self._lookback = timedelta(days=lookback_days)
-        self._batch = before.batch + 1
+        self._batch = batch
         self.manifest = replace(before, batch=self._batch, pricing=pricing.stamp)
+        self._lock = Lock()
 
     def run(self, files: Sequence[Path]) -> BuildResult:
         if not files:
             self._make_bills()
             return BuildResult(0, 0, 0, ())
         days, records, quarantined = self._ingest(files)
-        touched: set[str] = set(days)
-        if days:
-            self._recompute_days(days)
-            changed = self._add_to_messages(days)
-            touched |= changed
-            self._judge_days(changed)
-            self._recompute_availability(touched)
-            self._recompute_whole()
+        touched = self.refresh(days) if days else set()
         return BuildResult(len(files), records, quarantined, tuple(sorted(touched)))
+
+    def refresh(self, days: Sequence[str]) -> set[str]:
+        """Bring all gold tables up to what the batch's silver has for these days; the days that changed."""
+        *_, changed = _together(
+            lambda: self._recompute_operations(days),
+            lambda: self._recompute_transitions(days),
+            lambda: self._add_to_messages(days),
+        )
+        touched: set[str] = {*days, *changed}
+        _together(
+            lambda: self._judge_days(changed),
+            lambda: self._recompute_availability(touched),
+            self._make_bills,
+        )
+        self._recompute_episodes()
+        return touched
+
+    def compact(self, most_batches: int) -> None:
+        into = self._batch + 1
+        for day in [day for day, batches in self.manifest.silver.items() if len(batches) > most_batches]:
+            self._store.compact(self._spark, schemas.SILVER.schema, self.manifest, day, into)
+            self.manifest = replace(self.manifest, batch=into, silver={**self.manifest.silver, day: (into,)})
 
     def _ingest(self, files: Sequence[Path]) -> tuple[list[str], int, int]:
         lines = read_lines(self._spark, files)
@@ -135,29 +166,33 @@ class _Build:
         )
         return days, total - bad, bad
 
-    def _recompute_days(self, days: Collection[str]) -> None:
-        records = self._store.read_silver(self._spark, schemas.SILVER.schema, self.manifest, days)
-        self._replace("operations_daily", gold.operations_daily(records), days)
-        self._replace("transitions", gold.transitions(records), days)
+    def _recompute_operations(self, days: Collection[str]) -> None:
+        self._replace("operations_daily", gold.operations_daily(self._silver(days)), days)
+
+    def _recompute_transitions(self, days: Collection[str]) -> None:
+        # Few, among many records: one file, not one for each task that looked for them.
+        self._replace("transitions", gold.transitions(self._silver(days)).repartition(1), days)
+
+    def _silver(self, days: Collection[str]) -> DataFrame:
+        return self._store.read_silver(self._spark, schemas.SILVER.schema, self.manifest, days)
 
     def _add_to_messages(self, days: Sequence[str]) -> set[str]:
         """Add the batch's evidence; returns the days whose messages changed."""
         earliest = (date.fromisoformat(min(days)) - self._lookback).isoformat()
         within = [d for d in self._before.days("messages") if d >= earliest or d in self._before.open_days]
         old = self._read("messages", schemas.MESSAGES, within)
-        told = evidence(self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days))
-        special = told.where(~f.col("plain")).drop("plain").persist()
+        spoken = speaking(self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days))
+        special = evidence(spoken.where("not plain")).persist()
         try:
-            keys = special.count() + old.count()
+            keys = special.select("k1").union(old.select("k1")).distinct().count()
             if not keys:
                 return set()
-            plain = told.where("plain").drop("plain")
             # Plain records do not come long before the first one that is not: a clock's error at most.
             day_before = (date.fromisoformat(min(days)) - timedelta(days=1)).isoformat()
             earlier_days = [d for d in self._before.silver if d >= day_before]
             earlier = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, earlier_days)
-            before = evidence(earlier).where("plain").drop("plain") if earlier_days else None
-            added = concerning(special, plain, old, before, few=keys <= _FEW_KEYS)
+            before = speaking(earlier).where("plain") if earlier_days else None
+            added = concerning(special, spoken.where("plain"), old, before, few=keys <= _FEW_KEYS)
             return self._merge_messages(old, added, within)
         finally:
             special.unpersist()
@@ -165,7 +200,7 @@ class _Build:
     def _merge_messages(self, old: DataFrame, added: DataFrame, within: Collection[str]) -> set[str]:
         added = added.persist()
         try:
-            touched_rows = old.join(added, list(HASH), "left_semi").select("day").union(added.select("day"))
+            touched_rows = old.join(added, "k1", "left_semi").select("day").union(added.select("day"))
             changed = {row["day"].isoformat() for row in touched_rows.distinct().collect()}
             kept_days = [d for d in within if d in changed]
             kept = self._read("messages", schemas.MESSAGES, kept_days)
@@ -181,37 +216,52 @@ class _Build:
         messages = self._read("messages", schemas.MESSAGES, days)
         self._replace("audit", through_backlog(judge(messages)), days)
         audit = self._read("audit", schemas.AUDIT, days)
-        self._replace("waiting", gold.waiting(audit), days)
-        self._replace("episode_messages", gold.episode_messages(audit), days)
-        still_open = {row["day"].isoformat() for row in audit.where("waiting > 0").select("day").distinct().collect()}
-        open_days = (set(self.manifest.open_days) - set(days)) | still_open
-        self.manifest = replace(self.manifest, open_days=tuple(sorted(open_days)))
+
+        def note_open_days() -> None:
+            rows = audit.where("waiting > 0").select("day").distinct().collect()
+            open_days = (set(self.manifest.open_days) - set(days)) | {row["day"].isoformat() for row in rows}
+            with self._lock:
+                self.manifest = replace(self.manifest, open_days=tuple(sorted(open_days)))
+
+        _together(
+            lambda: self._replace("waiting", gold.waiting(audit), days),
+            lambda: self._replace("episode_messages", gold.episode_messages(audit), days),
+            note_open_days,
+        )
 
     def _recompute_availability(self, days: Collection[str]) -> None:
         operations = self._read("operations_daily", schemas.OPERATIONS_DAILY, days)
         messages = self._read("messages", schemas.MESSAGES, days)
         self._replace("availability", gold.availability(operations, messages), days)
 
-    def _recompute_whole(self) -> None:
+    def _recompute_episodes(self) -> None:
         transitions = self._read("transitions", schemas.TRANSITIONS)
         carried = self._read("episode_messages", schemas.EPISODE_MESSAGES)
         self._replace("episodes", gold.episodes(transitions, carried), self.manifest.days("episodes"))
-        self._make_bills()
 
     def _make_bills(self) -> None:
         operations = self._read("operations_daily", schemas.OPERATIONS_DAILY)
-        for name, frame in (
-            ("bills", gold.bills(operations, self._pricing)),
-            ("pairing_cost", gold.pairing_cost(operations, self._pricing)),
-        ):
-            self._replace(name, frame, self.manifest.days(name))
+        self._replace("bills", gold.bills(operations, self._pricing), self.manifest.days("bills"))
+        cost = gold.pairing_cost(operations, self._pricing)
+        self._replace("pairing_cost", cost, self.manifest.days("pairing_cost"))
 
     def _read(self, name: str, table: schemas.Table, days: Collection[str] | None = None) -> DataFrame:
         return self._store.read_table(self._spark, table.schema, name, self.manifest, days)
 
     def _replace(self, name: str, frame: DataFrame, days: Collection[str]) -> None:
         written = self._store.write(frame, name, self._batch, "day")
-        self.manifest = self.manifest.with_table(name, days, written, self._batch)
+        with self._lock:
+            self.manifest = self.manifest.with_table(name, days, written, self._batch)
+
+
+def _together(*steps: Callable[[], Any]) -> list[Any]:
+    """Steps that do not need each other, at the same time: each waits for Spark, and Spark has room for all.
+
+    All have ended when this returns or raises.
+    """
+    with ThreadPoolExecutor(len(steps), "pairbus-build") as pool:
+        started = [pool.submit(step) for step in steps]
+    return [step.result() for step in started]
 
 
 def concerning(
@@ -220,19 +270,19 @@ def concerning(
     """What new evidence adds to `messages`, weighed.
 
     A message is of interest from its first record that is not plain; then its plain records count too, those of
-    this batch and those that were read before. With `few` keys the plain records are not shuffled to find them.
+    this batch and those that were read before. `special` is evidence; the plain ones are records, because most of them
+    are left behind before anything is made of them. With `few` keys they are not shuffled for that.
     """
-    keys = list(HASH)
-    # The names come with the special records; without them the many plain ones travel light.
-    unnamed = {name: f.lit(None).cast("string") for name in KEY}
-    concerned = special.select(*keys).distinct()
-    of_interest = concerned.union(old.select(*keys)).distinct()
-    found = special.unionByName(_semi_join(plain.withColumns(unnamed), of_interest, few))
+    concerned = special.select("k1").distinct()
+    of_interest = concerned.union(old.select("k1")).distinct()
+    found = special.unionByName(_plain_evidence(plain, of_interest, few))
     if plain_before is not None:
-        first_seen = concerned.join(old.select(*keys), keys, "left_anti")
-        found = found.unionByName(_semi_join(plain_before.withColumns(unnamed), first_seen, few))
+        first_seen = concerned.join(old.select("k1"), "k1", "left_anti")
+        found = found.unionByName(_plain_evidence(plain_before, first_seen, few))
     return weigh(found)
 
 
-def _semi_join(records: DataFrame, keys: DataFrame, few: bool) -> DataFrame:
-    return records.join(f.broadcast(keys) if few else keys, list(HASH), "left_semi")
+def _plain_evidence(records: DataFrame, keys: DataFrame, few: bool) -> DataFrame:
+    found = evidence(records.join(f.broadcast(keys) if few else keys, "k1", "left_semi"))
+    # Known to be nothing, so that whoever looks for episodes need not read these records again.
+    return found.withColumn("episode", f.lit(None).cast("string"))

@@ -49,6 +49,10 @@ and `NAME/batch=NUMBER/day=DAY/` (six digits) is the folder.
 - Run it as often as you like: from cron or a systemd timer every few minutes for fresh tables, or once a day. A
   second build at the same time is refused. Ledger files that were read may be moved away; files that change are
   refused.
+- However often you build, the number of files is bounded. A gold table's day is written as a whole, in one file for
+  each task: up to two for each core. Silver grows with each build, for each day and namespace that it read about,
+  by one file for each core or, beyond that, for each 128 MiB of ledger (a file counts as 4 MiB more than it has); a day
+  that has come to more than 32 builds is written again as one, in files of about 128 MiB.
 - Two builds of one ledger into two folders are independent: an experiment does not disturb the tables in use.
 - A line that is no record goes to `quarantine` with its reason. Fields that a newer writer added are ignored; a
   `version` newer than the program knows is quarantined, and read by the next full build of a newer program.

@@ -56,15 +56,15 @@ class Pricing:
 def operations_daily(silver: DataFrame) -> DataFrame:
     """Operations and billed units, by everything they can be told apart by."""
     words = [operation.value for operation in LEDGER_OPERATIONS | {Operation.TRANSITION}]
-    kinds = ("day", "namespace", "entity", "primary", "target", "role", "operation", "route", "outcome", "cause")
-    done = silver.where(~f.col("operation").isin(words)).withColumn("cause", _pairing_cause())
-    grouped = done.groupBy(*kinds).agg(
+    # Only what is independent: the rest is a function of these. All of fixed width is summed in a hash table.
+    kinds = ("day", "namespace", "entity", "primary", "target", "role", "operation", "route", "outcome", "address")
+    done = silver.where(~f.col("operation").isin(words))
+    grouped = done.groupBy(*kinds, "on_backlog").agg(
         f.count("*").alias("operations"),
         f.sum("billed").alias("billed"),
         f.sum("bytes").alias("bytes"),
         f.sum("latency_us").alias("latency_us_sum"),
         f.max("latency_us").alias("latency_us_max"),
-        f.max("address").alias("address"),
     )
     # A namespace that keeps its own ledger has counted everyone: then the others' records would count twice. What it
     # does not record is a receive that brought nothing.
@@ -73,6 +73,7 @@ def operations_daily(silver: DataFrame) -> DataFrame:
     unseen = (f.col("operation") == Operation.RECEIVE.value) & (f.col("outcome") == Outcome.EMPTY.value)
     return (
         grouped.withColumn("namespace", _own_name())
+        .withColumn("cause", _pairing_cause())
         .withColumn("in_bill", own | ~counted_itself | unseen)
         .select(*OPERATIONS_DAILY.names)
     )
@@ -158,16 +159,18 @@ def waiting(audit: DataFrame) -> DataFrame:
     waited = audit.where(f.col("diverted_at").isNotNull()).withColumn("seconds", seconds)
     # Summed as whole microseconds: a sum of fractions depends on the order of its rows, and builds must repeat exactly.
     microseconds = f.sum(f.round(f.col("seconds") * 1_000_000).cast("long"))
-    percentiles = [f.percentile("seconds", f.lit(p / 100)).alias(f"p{p}_seconds") for p in (50, 90, 99)]
+    at = (50, 90, 99)
+    percentiles = f.percentile("seconds", f.array(*(f.lit(p / 100) for p in at))).alias("percentiles")
     return (
         waited.groupBy("day", "primary", "target")
         .agg(
             f.count("seconds").alias("messages"),
             f.count(f.when(f.col("waiting") > 0, 1)).alias("still_waiting"),
             (f.try_divide(microseconds, f.count("seconds")) / 1_000_000).alias("mean_seconds"),
-            *percentiles,
+            percentiles,
             f.max("seconds").alias("max_seconds"),
         )
+        .withColumns({f"p{p}_seconds": f.get("percentiles", f.lit(i)) for i, p in enumerate(at)})
         .select(*WAITING.names)
     )
 

@@ -15,7 +15,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pairbus.ledger.records import Operation, Outcome
+from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role
 from pairbus.pipeline import schemas
 from pairbus.pipeline.audit import confirm
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
@@ -25,6 +25,9 @@ __all__ = ["Report", "Summary", "report", "summarise"]
 
 _WIDTHS_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
 _MOST_BUCKETS = 120
+_CARRIERS = (Role.CLIENT.value, Role.SYPHON.value)
+_LEAVING = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value, Operation.EXPIRE.value)
+"""What takes a message out of a backlog queue."""
 _MOST_NAMED = 100
 """Messages that are named one by one: more are counted."""
 
@@ -127,7 +130,7 @@ class _Reading:
                 audit,
                 self._store.read_quarantine(self._spark, schemas.QUARANTINE.schema, self._manifest),
             )
-            sends, depth = _over_time(records)
+            sends, depth = _over_time(records, self._depth_before())
             return Report(
                 first_day=self._days[0],
                 last_day=self._days[-1],
@@ -147,6 +150,18 @@ class _Reading:
             )
         finally:
             audit.unpersist()
+
+    def _depth_before(self) -> int:
+        """Messages that were in backlogs when the first day began."""
+        days = [day for day in self._manifest.days("operations_daily") if day < self._days[0]]
+        table = schemas.OPERATIONS_DAILY
+        earlier = self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
+        done = f.col("role").isin(*_CARRIERS) & (f.col("outcome") == Outcome.OK.value)
+        left = f.col("operation").isin(*_LEAVING) & f.contains(f.col("entity"), f.lit(BACKLOG_SEGMENT))
+        change = f.when(f.col("operation") == Operation.DIVERT.value, f.col("operations"))
+        row = earlier.where(done).agg(f.sum(change.when(left, -f.col("operations"))).alias("depth")).first()
+        assert row is not None
+        return max(0, row["depth"] or 0)
 
     def _table(self, table: schemas.Table) -> DataFrame:
         return self._store.read_table(self._spark, table.schema, table.name, self._manifest, self._days)
@@ -207,13 +222,13 @@ def _seconds(moment: datetime) -> float:
     return moment.timestamp()
 
 
-def _over_time(records: DataFrame) -> tuple[Series, Series]:
+def _over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
     """Sends by route, and how full the backlog was, in at most `_MOST_BUCKETS` buckets."""
     operation, outcome, on_backlog = f.col("operation"), f.col("outcome"), f.col("on_backlog")
     ok = outcome == Outcome.OK.value
     is_send = operation.isin(Operation.SEND.value, Operation.SCHEDULE.value)
-    of_clients = f.col("role").isin("client", "syphon")
-    left = operation.isin(Operation.COMPLETE.value, Operation.DEAD_LETTER.value, Operation.EXPIRE.value)
+    of_clients = f.col("role").isin(*_CARRIERS)
+    left = operation.isin(*_LEAVING)
     kinds = {
         "primary": is_send & ok,
         "backlog": (operation == Operation.DIVERT.value) & ok,
@@ -238,7 +253,7 @@ def _over_time(records: DataFrame) -> tuple[Series, Series]:
     for row in counts.collect():
         for name in kinds:
             values[name][row["bucket"]] = float(row[name])
-    depth, level = [], 0.0
+    depth, level = [], float(depth_before)
     for entered, gone in zip(values.pop("entered"), values.pop("left"), strict=True):
         level = max(0.0, level + entered - gone)
         depth.append(level)

@@ -69,6 +69,10 @@ def _settings(cores: int, driver_memory: str, ui: bool) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
+        # A task that writes to a few partitions keeps their files open, instead of sorting its rows by partition.
+        "spark.sql.maxConcurrentOutputFileWriters": "8",
+        # What each of those files gathers in memory before it is written.
+        "spark.hadoop.parquet.block.size": str(32 * 1024 * 1024),
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"pairbus-warehouse-{os.getuid()}"),

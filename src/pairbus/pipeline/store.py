@@ -10,6 +10,8 @@ Rules
   manifest: killed before that, it has changed nothing, and the next build sweeps what it left.
 - A ledger file's name is its identity: it is read once, and must not change after it was published.
 - What a build replaces stays until the next build, so that a reader of the manifest before can finish.
+- Every try of a build has a number of its own, kept in the lock's file: Spark may outlive a driver that was killed
+  and go on writing for a moment, and what it writes must meet nobody's.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 FORMAT = 1
+_COMPACT_BYTES = 128 * 1024 * 1024
 
 
 class TablesError(RuntimeError):
@@ -84,8 +87,11 @@ class TableStore:
         return manifest
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """One build at a time; a second one is told so at once."""
+    def locked(self) -> Iterator[int]:
+        """One build at a time; a second one is told so at once.
+
+        Gives the number of the batch it may write; the number after that is its own too, for what it compacts.
+        """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -95,7 +101,9 @@ class TableStore:
                 raise TablesError(
                     f"Another build is writing the tables in {self.folder}: wait for it, or use another folder."
                 ) from None
-            yield
+            batch = max(self.manifest().batch, int(os.pread(descriptor, 20, 0) or 0)) + 1
+            os.pwrite(descriptor, b"%d" % (batch + 1), 0)
+            yield batch
         finally:
             os.close(descriptor)
 
@@ -115,23 +123,26 @@ class TableStore:
             os.close(folder)
 
     def sweep(self, manifest: Manifest) -> None:
-        """Remove what the manifest does not name: replaced days, and what a killed build left."""
-        wanted = {f"silver/batch={batch:06d}" for batches in manifest.silver.values() for batch in batches}
-        wanted |= {f"quarantine/batch={batch:06d}" for batch in manifest.quarantine}
+        """Remove what the manifest does not name: replaced days, and what a killed build left.
+
+        What Spark is still writing for a driver that is gone cannot be removed yet: the next build does.
+        """
         days = {
             f"{name}/batch={batch:06d}/day={day}"
             for name, of_day in manifest.tables.items()
             for day, batch in of_day.items()
         }
-        wanted |= {day.rpartition("/")[0] for day in days}
+        days |= {f"silver/batch={b:06d}/day={day}" for day, batches in manifest.silver.items() for b in batches}
+        wanted = {day.rpartition("/")[0] for day in days}
+        wanted |= {f"quarantine/batch={batch:06d}" for batch in manifest.quarantine}
         for batch in sorted(self.folder.glob("*/batch=*")):
             name = str(batch.relative_to(self.folder))
             if name not in wanted:
-                shutil.rmtree(batch)
-            elif not name.startswith(("silver/", "quarantine/")):
+                shutil.rmtree(batch, ignore_errors=True)
+            elif not name.startswith("quarantine/"):
                 for day in batch.glob("day=*"):
                     if f"{name}/{day.name}" not in days:
-                        shutil.rmtree(day)
+                        shutil.rmtree(day, ignore_errors=True)
 
     def write(self, frame: DataFrame, table: str, batch: int, *partitions: str) -> list[str]:
         """Write a batch of a table; returns the days it holds. What an earlier try left is replaced."""
@@ -139,6 +150,15 @@ class TableStore:
         writer = frame.write.mode("overwrite")
         (writer.partitionBy(*partitions) if partitions else writer).parquet(str(place))
         return sorted(path.name.removeprefix("day=") for path in place.glob("day=*"))
+
+    def compact(self, spark: SparkSession, schema: t.StructType, manifest: Manifest, day: str, batch: int) -> None:
+        """Write a day of silver again, as few files: what all its batches hold becomes one batch."""
+        records = self.read_silver(spark, schema, manifest, [day])
+        held = [self.folder / f"silver/batch={number:06d}/day={day}" for number in manifest.silver[day]]
+        size = sum(file.stat().st_size for folder in held for file in folder.rglob("*.parquet"))
+        place = self.folder / f"silver/batch={batch:06d}/day={day}"
+        files = records.drop("day").coalesce(1 + size // _COMPACT_BYTES)
+        files.write.mode("overwrite").partitionBy("namespace").parquet(str(place))
 
     def read_silver(
         self, spark: SparkSession, schema: t.StructType, manifest: Manifest, days: Iterable[str] | None = None
