@@ -68,6 +68,14 @@ def test_what_a_killed_task_recorded_is_handed_over_by_others(machine: Path, fou
     assert lines(ledger) == 2
 
 
+def test_a_task_that_failed_has_closed_its_file(machine: Path) -> None:
+    journal = Journal("key")
+    record(journal, "m1")
+    journal.close()  # what it hands over goes nowhere, as when the task fails
+    assert open_files(journal_folder("key")) == []
+    assert len(list(left_behind("key", ()))) == 1
+
+
 def test_a_living_task_is_left_alone(machine: Path) -> None:
     busy = Journal("key")
     record(busy, "m1")

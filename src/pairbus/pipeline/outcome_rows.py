@@ -77,11 +77,11 @@ class Journal:
         self._orphans = publish_orphans(self._folder)
         self.writer = LedgerWriter(self._folder, role=Role.SYPHON, limits=_LIMITS)
 
-    def close(self) -> Iterator[FileRow]:
-        """Its own files, and those that killed processes had left."""
+    def close(self) -> list[FileRow]:
+        """Close it, whatever becomes of the answer: its own files, and those that killed processes had left."""
         self.writer.close()
         own = [path for path in closed_files(self._folder) if path.name.startswith(f"{self.writer.process}.")]
-        yield from _rows([*self._orphans, *own])
+        return list(_rows([*self._orphans, *own]))
 
 
 def left_behind(key: str, stored: Collection[str]) -> Iterator[FileRow]:

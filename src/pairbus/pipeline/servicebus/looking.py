@@ -79,7 +79,9 @@ def _runs(pairs: list[list[int]]) -> Runs:
     return Runs(tuple((first, last) for first, last in pairs))
 
 
-async def low_numbers(wire: Wire, entity: str, below: int) -> Runs:
-    """Active messages at the entity's head whose numbers are below this one."""
+async def low_numbers(wire: Wire, entity: str, below: int, until_ms: int) -> tuple[Runs, Runs]:
+    """Active messages at the entity's head whose numbers are below this one: those up to a time, and younger ones."""
     seen = [glance(raw) for raw in await wire.peek(entity, 0, PEEK_AT_MOST)]
-    return Runs.of(one.sequence_number for one in seen if one.state == ACTIVE and one.sequence_number < below)
+    low = [one for one in seen if one.state == ACTIVE and one.sequence_number < below]
+    old = Runs.of(one.sequence_number for one in low if one.enqueued_ms <= until_ms)
+    return old, Runs.of(one.sequence_number for one in low if one.enqueued_ms > until_ms)

@@ -26,6 +26,7 @@ QUIET_SECONDS = 0.5
 PATIENCE_SECONDS = 2.0
 SETTLE_SECONDS = 60.0
 """How long a namespace may take to confirm; then the link is given up, and what it was about is in doubt."""
+CLOSE_SECONDS = 10.0
 ATTEMPTS = 5
 DRAIN_LOOKS = 100
 
@@ -99,7 +100,15 @@ class _Removal:
             await self._through(receiver, count)
 
     async def _through(self, receiver: Receiver, count: int) -> None:
-        """Complete `count` messages through this link."""
+        """Complete `count` messages through this link, and close it: an open one would go on taking messages."""
+        try:
+            await self._take(receiver, count)
+        finally:
+            with contextlib.suppress(AmqpClientError, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await receiver.close()
+
+    async def _take(self, receiver: Receiver, count: int) -> None:
         strangers: list[Received] = []
         settled: list[asyncio.Task[None]] = []
         asked = got_ours = 0
@@ -144,7 +153,6 @@ class _Removal:
         if strangers:
             async with asyncio.timeout(SETTLE_SECONDS):
                 await receiver.settle(strangers, Released())
-        await receiver.close()
 
     async def _settle(self, receiver: Receiver, messages: dict[int, Received]) -> None:
         numbers = set(messages)

@@ -51,6 +51,8 @@ PATTERN_SECONDS = 5.0
 """How long the names that a pattern stands for are taken for known."""
 LOCK_SECONDS = 75.0
 """How long a run that ends with what is there waits for messages that others hold: a lock's usual minute, and some."""
+LOW_SECONDS = 30.0
+"""How often an idle stream looks for messages below its position."""
 PARTITIONED_FROM = 1 << 48
 """A partitioned entity writes the partition into the upper 16 bits of its sequence numbers."""
 
@@ -79,6 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle_until = 0.0
         self._turn = 0
         self._warned: set[str] = set()
+        self._low_checks: dict[str, float] = {}
 
     # --- the driver ---------------------------------------------------------------------------------------
 
@@ -109,6 +112,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         budget = self._budget(limit)
         for index, entity in enumerate(order):
             position = before.entities.get(entity, Position())
+            if entity not in before.entities:
+                self._looked.pop(entity, None)  # perhaps made anew: its numbers begin again
             try:
                 found[entity] = self._advance(wire, entity, position, budget, len(order) - index)
             except WireError as error:
@@ -183,12 +188,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _check_low_numbers(self, wire: Wire, entity: str, position: Position) -> None:
-        """Active messages below the position were not there when it was passed: nobody would ever read them."""
-        if not position.next or f"low {entity}" in self._warned:
+        """Active messages below the position, asked for now and then while nothing new comes.
+
+        Old ones were read: whoever was to remove them found them held, and died before a checkpoint said so. Younger
+        ones were not there when their number was passed: nobody would ever read them.
+        """
+        now = time.monotonic()
+        if not position.next or now < self._low_checks.get(entity, 0.0):
             return
-        self._warned.add(f"low {entity}")
-        low = wire.call(low_numbers(wire, entity, position.next))
-        strange = low.without(set((self._left or {}).get(entity, Runs())))
+        self._low_checks[entity] = now + LOW_SECONDS
+        old, strange = wire.call(low_numbers(wire, entity, position.next, position.until_ms))
+        if old.pairs:
+            left = self._left if self._left is not None else {}
+            left[entity] = left.get(entity, Runs()).union([old])
+            self._left = left
         if not strange.pairs:
             return
         text = (
@@ -198,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if self._options.fail_on_data_loss:
             raise RuntimeError(f"{text} Set failOnDataLoss=false to go on without them.")
-        log.warning(text)
+        self._warn_once(text)
 
     def commit(self, end: dict[str, Any]) -> None:
         offset = self._commit(end)
