@@ -165,7 +165,7 @@ def test_two_syphons_drain_while_senders_send_and_the_primary_flaps(transport: s
             early = [carrier.resident_kib() for carrier in carriers]
             pair.primary.fault("drop", entity=PLAIN[0], duration=2)
             pair.primary.fault("error", entity=TOPICS[0], condition="com.microsoft:server-busy", duration=2)
-            pair.primary.fault("hang", entity=SESSIONED[0], duration=2)
+            pair.primary.fault("refuse", entity=SESSIONED[0], duration=2)
             wait_until(lambda: restored() > messages // 2, PATIENCE_SECONDS, "half of it to be home")
             pair.primary.fault("refuse", duration=2)
             for thread in senders:
