@@ -308,7 +308,7 @@ def test_the_report_says_it_in_one_sentence_and_adds_up(spark: SparkSession, tab
     told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]))
     summary = told.summary
     assert summary.sentence == ("accepted 23: delivered 20, dead-lettered 1, waiting 1, lost 1, duplicates 2")
-    assert verdict(told) == "1 of 23 accepted messages are lost."
+    assert verdict(told) == "1 of 23 accepted messages is lost."
     assert [row["message_id"] for row in told.lost] == ["lost"]
     assert sorted(row["message_id"] for row in told.duplicated) == ["b3", "doubt"]
     assert doubts(told)[0].startswith("Waiting messages are waiting by the ledger")
@@ -327,7 +327,7 @@ def test_the_report_as_json_and_as_a_page(spark: SparkSession, tables: Path) -> 
     assert data["summary"]["lost"] == 1
     assert data["episodes"][0]["failed_over_at"] == "2026-03-30T22:02:00.000+00:00"
     page = html_page(told)
-    assert "1 of 23 accepted messages are lost." in page
+    assert "1 of 23 accepted messages is lost." in page
     assert "the queues themselves were not looked into" not in page
     assert page.count("<svg") == page.count("</svg>") == 5
     document = ElementTree.fromstring(
@@ -344,6 +344,13 @@ def test_a_look_into_the_queues_finds_what_is_missing(spark: SparkSession, table
     told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]), seen=seen)
     assert (told.summary.waiting, told.summary.lost) == (0, 2)
     assert sorted(row["message_id"] for row in told.lost) == ["lost", "waits"]
+
+
+def test_a_backlog_that_was_there_before_the_span_is_seen(spark: SparkSession, tables: Path) -> None:
+    """8 were diverted on the first day: the first three that leave on the second leave 5."""
+    second = date.fromisoformat(DAYS[1])
+    depth = report(spark, tables, first_day=second, last_day=second).depth.values["messages in backlogs"]
+    assert (depth[0], depth[-1]) == (5, 0)
 
 
 def test_a_span_without_records_names_the_days_there_are(spark: SparkSession, tables: Path) -> None:
@@ -375,6 +382,25 @@ def test_small_builds_in_any_order_give_the_same_tables(
             shutil.copy2(path, tmp_path / "ledger")
         assert build(spark, tmp_path / "ledger", tmp_path / "tables").new_files == len(part)
     assert content(spark, tmp_path / "tables") == content(spark, tables), f"seed {seed}"
+
+
+def test_many_small_builds_leave_few_files(spark: SparkSession, ledger: Path, tables: Path, tmp_path: Path) -> None:
+    """More than two batches of a day become one, and the tables are the same."""
+    files = closed_files(ledger)
+    (tmp_path / "ledger").mkdir()
+    store, most = TableStore(tmp_path / "tables"), 0
+    for part in (files[:1], files[1:3], files[3:5], files[5:]):
+        for path in part:
+            shutil.copy2(path, tmp_path / "ledger")
+        build(spark, tmp_path / "ledger", store.folder, most_batches=2)
+        most = max(most, *(len(batches) for batches in store.manifest().silver.values()))
+        named = {batch for batches in store.manifest().silver.values() for batch in batches}
+        assert all((store.folder / f"silver/batch={batch:06d}").is_dir() for batch in named)
+    assert most == 2
+    assert content(spark, store.folder) == content(spark, tables)
+    store.sweep(store.manifest())
+    kept = {(path.name[4:], int(path.parent.name[6:])) for path in (store.folder / "silver").glob("batch=*/day=*")}
+    assert kept == {(day, batch) for day, batches in store.manifest().silver.items() for batch in batches}
 
 
 def test_a_file_that_changed_after_it_was_read_is_refused(spark: SparkSession, ledger: Path, tmp_path: Path) -> None:
