@@ -16,7 +16,7 @@ from pairbus.embedded.entities.descriptions import QueueDescription, Subscriptio
 from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Release
 from pairbus.embedded.errors import BrokerError
 from pairbus.embedded.limits import Limits
-from pairbus.embedded.receivers import ReceiveMode
+from pairbus.embedded.receivers import Delivery, ReceiveMode
 from pairbus.embedded.recording import RecordingBroker
 from pairbus.embedded.store import Store
 from pairbus.ledger import LedgerWriter, Role, closed_files
@@ -103,7 +103,7 @@ def test_every_other_operation_on_messages(tmp_path: Path) -> None:
         await send(broker, "q", raw("gone"))
         await send(broker, "q", PING)
 
-    assert told(recorded(tmp_path, work)) == {
+    wanted: dict[tuple[str, str, str | None], int] = {
         ("create", "q", None): 1,
         **{("send", "q", name): 1 for name in ("abandoned", "deferred", "released", "gone")},
         **{("receive", "q", name): 1 for name in ("abandoned", "released", "gone")},
@@ -120,6 +120,7 @@ def test_every_other_operation_on_messages(tmp_path: Path) -> None:
         ("complete", "q", "gone"): 1,
         ("ping", "q", "p"): 1,
     }
+    assert told(recorded(tmp_path, work)) == wanted
 
 
 def test_topics_sessions_and_backlog_queues(tmp_path: Path) -> None:
@@ -134,14 +135,15 @@ def test_topics_sessions_and_backlog_queues(tmp_path: Path) -> None:
         await send(broker, "t", raw("published"))
         await send(broker, backlog, raw("diverted"))
         await send(broker, "sessions", raw("one", session_id="1"))
-        mode, deliveries = ReceiveMode.PEEK_LOCK, []
+        mode = ReceiveMode.PEEK_LOCK
+        deliveries: list[Delivery] = []
         session = await answered(
             lambda done: broker.accept_session("sessions", "1", mode, deliveries.append, print, done, 1000)
         )
         session.set_credit(1)
         await asyncio.sleep(0)
 
-    assert told(recorded(tmp_path, work)) == {
+    wanted: dict[tuple[str, str, str | None], int] = {
         **{("create", name, None): 1 for name in ("q", "t", "t/Subscriptions/s", "sessions", backlog)},
         ("send", "t", "published"): 1,
         ("receive", "t/Subscriptions/s", "published"): 1,
@@ -149,6 +151,7 @@ def test_topics_sessions_and_backlog_queues(tmp_path: Path) -> None:
         ("send", "sessions", "one"): 1,
         ("receive", "sessions", "one"): 1,
     }
+    assert told(recorded(tmp_path, work)) == wanted
 
 
 def test_what_was_refused_is_recorded_as_failed(tmp_path: Path) -> None:
