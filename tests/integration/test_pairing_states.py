@@ -6,6 +6,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +21,9 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus import EntityState, TransitionEvent
+from pairbus.costs.billing import billed_operations
 from pairbus.failover import EventKind
+from pairbus.ledger import Operation
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
 from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
@@ -394,3 +397,32 @@ def test_transitions_are_told_to_callbacks_the_log_the_ledger_and_the_metrics(
     assert sample("pairbus_sent_messages_total", route="backlog", outcome="ok") == 2
     assert sample("pairbus_transitions_total", before="healthy", after="failed over") == 1
     assert sample("pairbus_entity_state") == 0
+
+
+def test_what_the_primary_takes_is_recorded_with_its_size(
+    pair: EmbeddedPair, shell: Shell, queue: str, tmp_path: Path
+) -> None:
+    """Bills are made from it: a namespace on Azure keeps no ledger of its own."""
+    large, small = b"x" * 70_000, b"x" * 10
+    with paired(pair, shell, primary_name=queue, ledger=tmp_path / "ledger") as client:
+        sender = client.get_queue_sender(queue)
+        sender.send_messages(ServiceBusMessage(large, message_id="single"))
+        sender.send_messages([ServiceBusMessage(small, message_id="listed"), {"body": large, "message_id": "mapped"}])
+        batch = sender.create_message_batch()
+        for name, body in (("in a batch", large), ("beside it", small)):
+            batch.add_message(ServiceBusMessage(body, message_id=name))
+        sender.send_messages(batch)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        sender.schedule_messages(ServiceBusMessage(large, message_id="later"), later)
+    sent = [row for row in rows(tmp_path / "ledger") if row["operation"] in ("send", "schedule")]
+    sizes = {row["message_id"]: row.get("bytes", 0) for row in sent}
+    assert {name: size // 1000 for name, size in sizes.items()} == {
+        "single": 70,
+        "listed": 0,
+        "mapped": 70,
+        "in a batch": 70,
+        "beside it": 0,
+        "later": 70,
+    }
+    assert min(sizes.values()) > len(small)
+    assert [billed_operations(Operation(row["operation"]), row["bytes"]) for row in sent] == [2, 1, 2, 2, 1, 2]

@@ -40,6 +40,9 @@ STANDARD_LIMIT_BYTES = 256 * 1024
 LARGEST_MESSAGE_BYTES = 100 * 1024 * 1024
 """What a namespace of any tier takes at most: the limit for as long as the primary has not told its own."""
 
+_NOT_ENCODABLE = (ValueError, TypeError, OverflowError, AttributeError, struct.error)
+"""What the SDK's encoder raises for content that has no encoding."""
+
 Messages = (
     ServiceBusMessage
     | AmqpAnnotatedMessage
@@ -206,9 +209,26 @@ def can_be_encoded(message: Outgoing, error: BaseException, sender: Any) -> bool
         return True
     try:
         encode(message, LARGEST_MESSAGE_BYTES, sender)
-    except (ValueError, TypeError, OverflowError, AttributeError, struct.error):
+    except _NOT_ENCODABLE:
         return False
     return True
+
+
+def sizes(message: Outgoing, sender: Any) -> list[int]:
+    """How many bytes each prepared message has as it is sent, without a trace context; 0 if it cannot be encoded.
+
+    What is in a batch is encoded already; anything else is encoded once more for this.
+    """
+    if isinstance(message, ServiceBusMessageBatch):
+        return [len(raw) for raw in cast(Any, message)._message[5]]
+    return [_size(one, sender) for one in (message if isinstance(message, list) else [message])]
+
+
+def _size(message: SingleMessage, sender: Any) -> int:
+    try:
+        return len(_encode(message, sender))
+    except _NOT_ENCODABLE:
+        return 0
 
 
 def _encoded(message: SingleMessage, sender: Any) -> bytes:
@@ -217,11 +237,15 @@ def _encoded(message: SingleMessage, sender: Any) -> bytes:
         batch = ServiceBusMessageBatch(max_size_in_bytes=2**31)
         batch.add_message(cast(Any, message))
         return bytes(cast(Any, batch)._message[5][0])
+    return bytes(_encode(message, sender))
+
+
+def _encode(message: SingleMessage, sender: Any) -> bytearray:
     transport = _transport(sender)
     ready = transform_outbound_messages(cast(Any, message), ServiceBusMessage, transport.to_outgoing_amqp_message)
     if isinstance(ready, list):
         raise TypeError(f"Only a ServiceBusMessage, an AmqpAnnotatedMessage or a mapping can be sent, not {message!r}.")
-    return bytes(transport.encode_message(ready))
+    return cast(bytearray, transport.encode_message(ready))
 
 
 def is_single(message: Outgoing) -> bool:

@@ -367,6 +367,7 @@ class PairedServiceBusSender(ServiceBusSender):
                 started,
                 error=error,
                 in_doubt=isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError),
+                sizes=sdk.sizes(outgoing, self._primary.sender) if self._observers.in_detail else None,
                 episode=self._entity.episode,
             )
 
