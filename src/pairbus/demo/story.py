@@ -110,7 +110,7 @@ class _Stage:
 
     def play(self) -> Result:
         primary, secondary = self._pair.primary, self._pair.secondary
-        self._voice.say(
+        self._say(
             "Creating a queue (orders), a topic with two filtered subscriptions (prices: europe, large) and a queue "
             "with sessions (carts) on the primary."
         )
@@ -148,44 +148,44 @@ class _Stage:
         return self._result()
 
     def _quiet(self) -> None:
-        self._voice.say(f"{self._fleet.size} senders send to the primary, {len(DESTINATIONS)} receivers read from it.")
-        self._fleet.allow(self._plan.quiet)
+        self._say(f"{self._fleet.size} senders send to the primary, {len(DESTINATIONS)} receivers read from it.")
+        self._allow(self._plan.quiet)
         self._sent_all()
 
     def _first_outage(self) -> None:
         """The whole primary dies in the middle of the sends, and comes back."""
         before = self._plan.first_outage // 4
-        self._fleet.allow(before)
+        self._allow(before)
         self._wait(lambda: self._fleet.left <= self._fleet.size * before // 2, "the senders")
         pid = self._pair.primary.pid
         self._pair.primary.kill()
-        self._voice.say(f"Killed the primary (process {pid}) with -9; the senders send on.")
-        self._fleet.allow(self._plan.first_outage - before)
+        self._say(f"Killed the primary (process {pid}) with -9; the senders send on.")
+        self._allow(self._plan.first_outage - before)
         self._sent_all()
-        self._voice.say(f"Nobody noticed: {self._depth()} messages wait in the backlog on the secondary.")
+        self._say(f"Nobody noticed: {self._depth()} messages wait in the backlog on the secondary.")
         with deferred_interrupts():
             self._pair.primary.restart()
-        self._voice.say("Restarted the primary; a ping for each entity finds out, once a second.")
+        self._say("Restarted the primary; a ping for each entity finds out, once a second.")
         self._all_healthy()
 
     def _second_outage(self) -> None:
         """One entity fails, the others do not notice."""
         self._pair.primary.fault("refuse", entity=PRICES)
-        self._voice.say(f"Second outage: '{PRICES}' refuses every link, '{ORDERS}' and '{CARTS}' work.")
-        self._fleet.allow(self._plan.second_outage)
+        self._say(f"Second outage: '{PRICES}' refuses every link, '{ORDERS}' and '{CARTS}' work.")
+        self._allow(self._plan.second_outage)
         self._sent_all()
-        self._voice.say(f"{self._depth()} messages wait in the backlog now.")
+        self._say(f"{self._depth()} messages wait in the backlog now.")
         self._pair.primary.clear_faults()
-        self._voice.say(f"Mended '{PRICES}'.")
+        self._say(f"Mended '{PRICES}'.")
         self._all_healthy()
 
     def _drain(self) -> None:
         """The syphon as a Spark job, while the senders go on."""
         if not self._spark.done():
-            self._voice.say("Waiting for Spark, which has been starting meanwhile.")
+            self._say("Waiting for Spark, which has been starting meanwhile.")
         spark = self._spark.result()
-        self._fleet.allow(self._plan.draining)
-        self._voice.say("The Spark syphon carries the backlog home; the senders go on, to the primary.")
+        self._allow(self._plan.draining)
+        self._say("The Spark syphon carries the backlog home; the senders go on, to the primary.")
         from pairbus.pipeline import Access, run_spark_syphon
 
         primary, secondary = (
@@ -200,13 +200,13 @@ class _Stage:
             queues=range(BACKLOG_QUEUES),
             ledger=self._ledger,
         )
-        self._voice.say(f"The syphon has carried {carried.restored:,} messages home in {carried.seconds:.1f} s.")
+        self._say(f"The syphon has carried {carried.restored:,} messages home in {carried.seconds:.1f} s.")
 
     def _wait_for_the_last(self) -> None:
         self._sent_all()
-        self._voice.say("Waiting until every receiver has what it must get.")
+        self._say("Waiting until every receiver has what it must get.")
         self._wait(lambda: not self._result().lost, "every message to arrive")
-        self._voice.say("Closing the applications and the namespaces.")
+        self._say("Closing the applications and the namespaces.")
 
     def _sent_all(self) -> None:
         self._wait(lambda: self._fleet.left == 0, "the senders")
@@ -217,12 +217,27 @@ class _Stage:
             "every entity to be healthy",
         )
 
+    # An interrupt inside one of these could leave a lock that others wait for.
+
+    def _say(self, sentence: str) -> None:
+        with deferred_interrupts():
+            self._voice.say(sentence)
+
+    def _allow(self, more: int) -> None:
+        with deferred_interrupts():
+            self._fleet.allow(more)
+
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         """Goes on after the deadline: the accounts say what is missing."""
+
+        def ask() -> bool:
+            with deferred_interrupts():
+                return condition()
+
         try:
-            wait_until(condition, PATIENCE_SECONDS, what)
+            wait_until(ask, PATIENCE_SECONDS, what)
         except TimeoutError as error:
-            self._voice.say(str(error))
+            self._say(str(error))
 
     def _result(self) -> Result:
         accepted, planned = self._fleet.accepted, list(self._fleet.planned())
