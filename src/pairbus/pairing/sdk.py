@@ -221,7 +221,8 @@ def sizes(message: Outgoing, sender: Any) -> list[int]:
     """
     if isinstance(message, ServiceBusMessageBatch):
         return [len(raw) for raw in cast(Any, message)._message[5]]
-    return [_size(one, sender) for one in (message if isinstance(message, list) else [message])]
+    ones = message if isinstance(message, list) else [cast(SingleMessage, message)]
+    return [_size(one, sender) for one in ones]
 
 
 def _size(message: SingleMessage, sender: Any) -> int:
