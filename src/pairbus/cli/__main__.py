@@ -31,6 +31,7 @@ from pairbus.cli import (
 )
 from pairbus.cli.commands import ROOT_VARIABLES, Config, Group, HelpAsked, Quiet, unify
 from pairbus.cli.exits import CANNOT_RUN, DONE, INTERRUPTED
+from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.sentences import sentence
 
@@ -111,7 +112,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(said: str) -> int:
-    sys.stderr.write(f"pairbus: {said}\n")
+    sys.stderr.write("\n".join(map(plain, f"pairbus: {said}".splitlines())) + "\n")
     return CANNOT_RUN
 
 

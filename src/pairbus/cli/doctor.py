@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pairbus.cli.namespaces import HELP
+from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def doctor(
         async for finding in examine(*ends, primary_name=name, entity=entity, queues=wanted, port=port):
             findings.append(finding)
             if not as_json and (not is_quiet() or finding.status is Status.FAILED):
-                typer.echo(f"{finding.status.value:<8} {finding.check:<22} {finding}")
+                typer.echo(f"{finding.status.value:<8} {finding.check:<22} {plain(str(finding))}")
         return findings
 
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _print(result: Result) -> None:
     console.print(verdicts)
     for step in result.steps:
         if step.problem is not None:
-            typer.echo(f"step {step.number} ({step.said}) did not come to its end: {step.problem}")
+            typer.echo(plain(f"step {step.number} ({step.said}) did not come to its end: {step.problem}"))
     for message_id in result.lost:
         typer.echo(f"lost: {message_id}")
     typer.echo(f"{result.name}: {'passed' if result.passed else 'FAILED'} in {result.seconds:.1f} s")

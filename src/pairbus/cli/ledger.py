@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairbus.cli import settings
+from pairbus.cli.plain import plain
 from pairbus.cli.pricing import Connections, PlanName, TariffFile, TariffName, read_pricing
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.spark import with_spark
@@ -122,7 +123,7 @@ def _print(told: Report, output: Path | None) -> None:
     for sentence in doubts(told):
         typer.echo(sentence)
     for row in told.lost:
-        typer.echo(f"lost: {row['message_id']} for {row['target']}, diverted at {row['diverted_at']}")
+        typer.echo(plain(f"lost: {row['message_id']} for {row['target']}, diverted at {row['diverted_at']}"))
     if output is not None:
         typer.echo(f"The page is {output}.")
 

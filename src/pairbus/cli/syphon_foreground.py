@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.voice import remark, shows_progress
 from pairbus.embedded.running import running_servers
@@ -39,9 +40,8 @@ def ask(control: Path, command: str, *, as_json: bool) -> int:
     for queue in answer["queues"]:
         typer.echo(f"  {queue['queue']}: {queue['state']}, {queue['in_hand']} at hand, {queue['held']} held")
         for paused in queue["paused"]:
-            typer.echo(
-                f"    {paused['destination']} is left alone for {paused['seconds_left']:.0f} s: {paused['cause']}"
-            )
+            said = f"{paused['destination']} is left alone for {paused['seconds_left']:.0f} s: {paused['cause']}"
+            typer.echo(f"    {plain(said)}")
     return 0
 
 
@@ -188,5 +188,5 @@ def _print(report: SyphonState, as_json: bool) -> None:
         if queue.state == "missing":
             typer.echo(f"  {queue.queue} does not exist")
         elif counts.received or queue.last_error:
-            said = f"; last error: {queue.last_error}" if queue.last_error else ""
+            said = f"; last error: {plain(queue.last_error)}" if queue.last_error else ""
             typer.echo(f"  {queue.queue}: {counts.restored} restored, {counts.dead_lettered} dead-lettered{said}")

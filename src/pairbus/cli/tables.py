@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.voice import remark
 from pairbus.syphon.transport import ReceiverLostError
@@ -39,7 +41,8 @@ def print_rows(rows: Sequence[Any], *, as_json: bool) -> None:
         return
     table = Table(*(name.removesuffix("_ms").replace("_", " ") for name in values[0]))
     for row in values:
-        table.add_row(*(_shown(name, value) for name, value in row.items()))
+        # As text, not as rich's markup, and without control characters: whoever sent a message chose its id.
+        table.add_row(*(Text(plain(_shown(name, value))) for name, value in row.items()))
     width = None if sys.stdout.isatty() else 240
     Console(file=sys.stdout, width=width).print(table)
 
