@@ -261,6 +261,49 @@ def test_a_folder_that_others_can_enter_is_refused_once_in_the_log(
     ended(publisher)
 
 
+def things(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+
+
+def test_a_folder_that_holds_something_else_is_refused_and_nothing_in_it_is_touched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "home"
+    for name in ("Documents", ".ssh"):
+        (home / name).mkdir(parents=True)
+        (home / name / "precious").write_text("mine")
+    home.chmod(0o700)
+    before = things(home)
+    with pytest.raises(folder.FolderError, match=r"holds something else \('\.ssh'\): name a folder that is for this"):
+        folder.open_state_folder(home)
+    with caplog.at_level(logging.WARNING, "pairbus.publishing"):
+        publisher, source = joined(home)
+        wait_until(lambda: caplog.records, what="the warning")
+        publisher.leave(source)
+        wait_until(lambda: not publisher._thread.is_alive(), what="the end of the publisher")
+    assert things(home) == before
+
+
+def test_only_what_is_certainly_ours_is_removed(tmp_path: Path) -> None:
+    place = tmp_path / "state"
+    place.mkdir(mode=0o700)
+    ours = ["host-1-0000000a", ".host-2-0000000b"]
+    for name in ours:
+        (place / name).mkdir()
+        (place / name / "state.json").write_text("{}")
+        (place / name / ".request-0a.json.00000000").write_text("{}")
+    (place / "host-3-0000000c").mkdir()  # has the name, and somebody's file
+    (place / "host-3-0000000c" / "notes.txt").write_text("mine")
+    (place / "host-4-0000000d").mkdir()  # has the name, and a link to somebody's file
+    (place / "host-4-0000000d" / "state.json").symlink_to(tmp_path / "elsewhere")
+    for name in ("Documents", ".cache", "photos-2024-12", ".host-5"):
+        (place / name).mkdir()
+        (place / name / "state.json").write_text("mine")
+    before = things(place)
+    folder.tidy(place, before=time.time() + 3600)
+    assert things(place) == [name for name in before if not name.startswith(tuple(ours))]
+
+
 def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
     publisher, source = joined(tmp_path / "state")
     written(publisher)

@@ -4,9 +4,12 @@
       HOST-PID-RANDOM/            0700, one for each process, locked (flock) by it as long as it lives
         state.json                0600, replaced as a whole
         request-ID.json           0600, put there by a dashboard, removed by whoever takes it
+      dashboard-PORT.token        0600, as long as a dashboard that allows control runs
 
 Rules
-- A folder that others may write into, or that is somebody else's, is refused by writers and readers alike.
+- A folder that others may write into, that is somebody else's, or that holds anything that is none of the above, is
+  refused by writers and readers alike.
+- Only what is certainly ours is ever removed: a folder with the name of a process that holds nothing but its files.
 - A process is alive as long as it holds the lock of its folder: a kill lets go of it, whatever becomes of its number.
 - A request belongs to whoever removes its file. That happens once: either the process takes it, or the one who asked
   takes it back, and then nothing is done.
@@ -17,8 +20,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +35,11 @@ KEPT_ENDED = 200
 MOST_STATE_BYTES = 4 * 1024 * 1024
 MOST_REQUEST_BYTES = 4096
 
+_PROCESS = re.compile(r"[^./][^/]*-[0-9]+-[0-9a-f]{8}")
+_TOKEN = re.compile(r"dashboard-[0-9]+\.token")
+_FILE = re.compile(r"(?:state|request-[0-9a-f]+)\.json")
+_DRAFT = re.compile(r"\.(?:state|request-[0-9a-f]+)\.json\.[0-9a-f]{8}")
+
 _encoder = msgspec.json.Encoder()
 _states = msgspec.json.Decoder(ProcessState)
 _requests = msgspec.json.Decoder(Request)
@@ -42,7 +50,7 @@ class FolderError(Exception):
 
 
 def open_state_folder(folder: Path) -> None:
-    """Make the folder, or check that it is ours alone."""
+    """Make the folder, or check that it is ours alone and for this alone."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -52,6 +60,15 @@ def open_state_folder(folder: Path) -> None:
         raise FolderError(f"The state folder {folder} is no folder: name another one.")
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise FolderError(f"The state folder {folder} is open to others: make it yours alone with chmod 700 {folder}.")
+    try:
+        foreign = min((one.name for one in folder.iterdir() if not _is_ours(one.name)), default=None)
+    except OSError as error:
+        raise FolderError(f"The state folder {folder} cannot be read: {error.strerror}.") from error
+    if foreign is not None:
+        raise FolderError(
+            f"The state folder {folder} holds something else ({foreign[:80]!r}): name a folder that is for this alone, "
+            "such as one that is not there yet."
+        )
 
 
 class OwnFolder:
@@ -124,7 +141,7 @@ def is_alive(process_folder: Path) -> bool:
 
 def process_folders(state_folder: Path) -> list[Path]:
     """The folders of all processes, the one that wrote last first."""
-    found = [path for path in state_folder.iterdir() if not path.name.startswith(".") and path.is_dir()]
+    found = [path for path in state_folder.iterdir() if _PROCESS.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=lambda path: _changed(path / STATE_FILE), reverse=True)
 
 
@@ -142,10 +159,29 @@ def tidy(state_folder: Path, before: float) -> None:
     ended = [path for path in process_folders(state_folder) if not is_alive(path)]
     for position, path in enumerate(ended):
         if position >= KEPT_ENDED or _changed(path / STATE_FILE) < before:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
     for path in state_folder.glob(".*"):  # begun, and never named
-        if path.is_dir() and _changed(path) < before:
-            shutil.rmtree(path, ignore_errors=True)
+        if _PROCESS.fullmatch(path.name[1:]) and _changed(path) < before and not is_alive(path):
+            _remove(path)
+
+
+def _remove(process_folder: Path) -> None:
+    """Remove the folder and its files, by their names; one that holds anything else stays as it is."""
+    with contextlib.suppress(OSError):
+        files = list(process_folder.iterdir())
+        if all(stat.S_ISREG(file.lstat().st_mode) and _is_file_of_process(file.name) for file in files):
+            for file in files:
+                file.unlink()
+            process_folder.rmdir()
+
+
+def _is_ours(name: str) -> bool:
+    """Whether something in a state folder with this name is a process's, begun or named, or a dashboard's."""
+    return bool(_PROCESS.fullmatch(name.removeprefix(".")) or _TOKEN.fullmatch(name))
+
+
+def _is_file_of_process(name: str) -> bool:
+    return bool(_FILE.fullmatch(name) or _DRAFT.fullmatch(name))
 
 
 def _changed(path: Path) -> float:

@@ -49,7 +49,7 @@ def states_of_an_hour(now: float) -> list[ProcessState]:
         _syphon(now),
         ProcessState(
             v=STATE_VERSION,
-            process="shop-4600-cc",
+            process="shop-4600-cccccccc",
             program="nightly-import",
             host="shop",
             pid=4600,
@@ -147,7 +147,7 @@ def _application(program: str, pid: int, now: float, share: float) -> ProcessSta
     rate = share * 44
     return ProcessState(
         v=STATE_VERSION,
-        process=f"shop-{pid}-aa",
+        process=f"shop-{pid}-aaaaaaaa",
         program=program,
         host="shop",
         pid=pid,
@@ -200,7 +200,7 @@ def _syphon(now: float) -> ProcessState:
     ]
     return ProcessState(
         v=STATE_VERSION,
-        process="shop-4730-bb",
+        process="shop-4730-bbbbbbbb",
         program="pairbus.cli",
         host="shop",
         pid=4730,
