@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -253,6 +259,177 @@ def test_a_disk_that_stays_full_does_not_keep_close_waiting(
     assert "closed without 3 operations" in caplog.text
 
 
+class RefusedStep:
+    """Stands in for one step of a publication, which the disk refuses the first `times`."""
+
+    def __init__(self, step: str, times: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.step = step
+        self.times = times
+        self.refused = 0
+        self._fsync, self._rename = os.fsync, os.rename
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(os, "rename", self.rename)
+        monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
+
+    def has_refused(self, times: int) -> bool:
+        return self.refused >= times
+
+    def fsync(self, descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        self._meet("folder" if is_folder else "file")
+        self._fsync(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        if new.name.endswith(".jsonl"):
+            self._meet("rename")
+        self._rename(old, new)
+
+    def _meet(self, step: str) -> None:
+        if step == self.step and self.refused < self.times:
+            self.refused += 1
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+STEPS = ("file", "rename", "folder")
+BY_TIME = LedgerLimits(roll_seconds=0.01, flush_seconds=0.001)
+BY_TIME_SLOWLY = LedgerLimits(roll_seconds=0.5, flush_seconds=0.001)
+BY_SIZE = LedgerLimits(roll_bytes=1, flush_seconds=0.001)
+
+
+@pytest.mark.parametrize("limits", [BY_TIME, BY_SIZE], ids=["time", "size"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_publication_refused_once_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, limits: LedgerLimits
+) -> None:
+    disk = RefusedStep(step, 1, monkeypatch)
+    with LedgerWriter(tmp_path, limits=limits) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+        wait_until(lambda: disk.refused == 1)
+        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        assert writer.flush()
+        wait_until(lambda: [r.message_id for r in operations(tmp_path)] == ["before", "after"])
+    assert [r.operation for r in read_folder(tmp_path) if r.operation is Operation.GAP] == []
+    assert open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_publication_refused_for_ever_stops_neither_recording_nor_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    before = threading.active_count()
+    with monkeypatch.context() as patched:
+        disk = RefusedStep(step, float("inf"), patched)
+        writer = LedgerWriter(tmp_path, limits=BY_TIME)
+        for n in range(3):
+            writer.record(Operation.SEND, "contoso", "orders", message_id=f"{n}")
+            assert writer.flush()
+            wait_until(partial(disk.has_refused, n + 1))
+        writer.close()
+    assert threading.active_count() == before
+    assert writer.unrecorded == 0
+    publish_orphans(tmp_path)
+    assert [r.message_id for r in operations(tmp_path)] == ["0", "1", "2"]
+
+
+def test_a_file_that_cannot_be_published_does_not_outgrow_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = threading.active_count()
+    disk = RefusedStep("file", float("inf"), monkeypatch)
+    writer = LedgerWriter(tmp_path, limits=BY_SIZE)
+    writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+    wait_until(lambda: disk.refused > 0)
+    writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"])
+    assert not writer.flush(timeout=0.05)
+    writer.close()
+    assert threading.active_count() == before
+    assert writer.unrecorded == 2
+    (path,) = open_files(tmp_path)
+    assert [r.message_id for r in read(path)] == [None, "before"]
+
+
+def test_a_file_deleted_while_it_was_written_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "ledger"
+    with LedgerWriter(folder, limits=BY_TIME_SLOWLY) as writer:
+        writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"])
+        assert writer.flush()
+        shutil.rmtree(folder)
+        folder.mkdir()
+        wait_until(lambda: "was deleted" in caplog.text)
+        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        assert writer.flush()
+    assert [r.message_id for r in operations(folder)] == ["after"]
+    assert [(r.count, r.cause) for r in read_folder(folder) if r.operation is Operation.GAP] == [(2, "refused")]
+
+
+def test_a_file_moved_while_it_was_written_keeps_its_records(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, elsewhere = tmp_path / "ledger", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with LedgerWriter(folder, limits=BY_TIME_SLOWLY) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+        assert writer.flush()
+        (path,) = open_files(folder)
+        path.rename(elsewhere / path.name)
+        wait_until(lambda: "was moved" in caplog.text)
+        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+    assert [r.message_id for r in operations(folder)] == ["after"]
+    (path,) = publish_orphans(elsewhere)
+    assert [r.message_id for r in read(path)] == [None, "before"]
+
+
+def test_the_thread_survives_what_nobody_thought_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    surprises = [RuntimeError("surprise")]
+    fsync = os.fsync
+
+    def surprise(descriptor: int) -> None:
+        if surprises:
+            raise surprises.pop()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", surprise)
+    monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
+    with LedgerWriter(tmp_path, limits=BY_TIME) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+        wait_until(lambda: "nobody thought of" in caplog.text)
+        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        assert writer.flush()
+    assert [r.message_id for r in operations(tmp_path)] == ["before", "after"]
+
+
+@pytest.mark.parametrize("salt", [None, b"12345678"])
+@pytest.mark.parametrize("strange", ["\ud800", 5, UUID(int=7), b"\x01\xff"], ids=repr)
+def test_an_id_that_is_no_text_is_recorded_as_text(tmp_path: Path, salt: bytes | None, strange: Any) -> None:
+    with LedgerWriter(tmp_path, id_salt=salt) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+        writer.record(Operation.SEND, "contoso", "orders", message_id=strange)
+        assert writer.flush()
+        writer.record_batch(Operation.SEND, "contoso", "orders", [strange, "after"])
+    ids = [r.message_id for r in operations(tmp_path)]
+    assert len(ids) == 4
+    assert ids[1] == ids[2]
+    if salt is None:
+        texts = {"\ud800": "\\ud800", 5: "5", UUID(int=7): str(UUID(int=7)), b"\x01\xff": "01ff"}
+        assert ids == ["before", texts[strange], texts[strange], "after"]
+
+
+def test_a_record_that_cannot_be_written_down_is_counted_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    impossible: Any = object()
+    with LedgerWriter(tmp_path) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+        writer.record(Operation.SEND, "contoso", "orders", size=impossible)
+        writer.record(Operation.SEND, "contoso", impossible)
+        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        assert writer.flush()
+    records = read_folder(tmp_path)
+    assert [r.message_id for r in records if r.operation is Operation.SEND] == ["before", "after"]
+    assert sum(r.count for r in records if r.operation is Operation.GAP) == 2
+    assert caplog.text.count("cannot write down a send") == 1
+
+
 def test_the_folder_keeps_its_limit_and_old_files_stay(tmp_path: Path) -> None:
     (tmp_path / "old.000001.jsonl").write_bytes(b"x" * 5000)
     with LedgerWriter(tmp_path, limits=LedgerLimits(folder_bytes=5000)) as writer:
@@ -297,6 +474,35 @@ def test_what_a_killed_process_wrote_is_published_by_the_next_one(tmp_path: Path
     (published,) = publish_orphans(tmp_path)
     assert [r.message_id for r in read(published)] == [None, "kept"]
     assert publish_orphans(tmp_path) == []
+
+
+def test_a_file_that_cannot_be_published_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.000001.jsonl.open").touch()
+    open_file = os.open
+
+    def forbid(path: Path, flags: int, mode: int = 0o777) -> int:
+        if Path(path).name.startswith("b."):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_file(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", forbid)
+    with LedgerWriter(tmp_path) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", message_id="kept")
+    assert [r.message_id for r in operations(tmp_path)] == ["kept"]
+    assert [path.name for path in open_files(tmp_path)] == ["b.000001.jsonl.open"]
+    assert "b.000001.jsonl.open of a process that died stays open: Permission denied" in caplog.text
+
+
+def test_a_file_that_never_got_its_name_is_removed_unless_its_owner_lives(tmp_path: Path) -> None:
+    for name in ("dead", "alive"):
+        (tmp_path / f"{name}.000001.jsonl.open.new").touch()
+    with (tmp_path / "alive.000001.jsonl.open.new").open() as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        assert publish_orphans(tmp_path) == []
+        assert [path.name for path in tmp_path.iterdir()] == ["alive.000001.jsonl.open.new"]
 
 
 def test_exit_without_close_publishes(tmp_path: Path) -> None:

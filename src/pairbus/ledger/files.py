@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 CLOSED_SUFFIX = ".jsonl"
 OPEN_SUFFIX = ".jsonl.open"
+_UNNAMED_SUFFIX = ".new"
+_log = logging.getLogger("pairbus.ledger")
 
 
 def closed_files(folder: Path) -> list[Path]:
@@ -51,7 +54,7 @@ def open_exclusive(path: Path) -> int:
 
     It gets its name after its lock, so that nobody can take it for a dead process's.
     """
-    unnamed = path.with_name(path.name + ".new")
+    unnamed = path.with_name(path.name + _UNNAMED_SUFFIX)
     descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -65,9 +68,15 @@ def open_exclusive(path: Path) -> int:
 
 def publish(open_path: Path) -> Path:
     """Give the file its final name; durable when this returns."""
+    final = give_final_name(open_path)
+    sync_folder(final.parent)
+    return final
+
+
+def give_final_name(open_path: Path) -> Path:
+    """What the others see as published; durable after `sync_folder`."""
     final = open_path.with_name(open_path.name.removesuffix(".open"))
     open_path.rename(final)
-    sync_folder(final.parent)
     return final
 
 
@@ -80,13 +89,31 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish_orphans(folder: Path) -> list[Path]:
-    """Publish what dead processes left open; files of living processes are not touched."""
+    """Publish what dead processes left open; files of living processes are not touched.
+
+    A file that cannot be published is named in the log and left to those who can.
+    """
     published = []
     for path in open_files(folder):
-        with _lock_if_free(path) as free:
+        with _passing_over(path), _lock_if_free(path) as free:
             if free:
                 published.append(publish(path))
+    for path in folder.glob(f"*{OPEN_SUFFIX}{_UNNAMED_SUFFIX}"):
+        # Left by a death between creation and naming, so it is empty. If its owner lives and has not locked it yet, it
+        # finds its file gone, and makes another.
+        with _passing_over(path), _lock_if_free(path) as free:
+            if free:
+                path.unlink()
     return published
+
+
+@contextlib.contextmanager
+def _passing_over(path: Path) -> Iterator[None]:
+    """What cannot be touched (another user's, a disk that is read-only) stays for others, and stops nobody."""
+    try:
+        yield
+    except OSError as error:
+        _log.warning("The ledger file %s of a process that died stays open: %s.", path, error.strerror)
 
 
 @contextlib.contextmanager

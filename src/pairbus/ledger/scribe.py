@@ -2,9 +2,12 @@
 
 Everything that touches the disk is here, on one thread. Invariants:
 
-- A published file holds whole lines only: a write that failed half-way is cut back before it is tried again.
+- A published file holds whole lines only: a write that failed half-way is cut back before anything else is done.
 - A chunk leaves memory only when it is written. While the disk refuses, the queue fills up to its bound and
   the rest is counted, never waited for.
+- A refused publication is tried again, each step where it was refused. Until then the file takes more lines, up to
+  `roll_bytes`; after that the chunk is refused too.
+- A record that cannot be written down is counted: it takes no other record with it, and never ends the thread.
 - Nothing is deleted to make room unless `drop_oldest` says so; what is dropped is counted too.
 """
 
@@ -17,13 +20,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from pairbus.ledger.files import OPEN_SUFFIX, closed_files, folder_bytes, open_exclusive, publish
+from pairbus.ledger.files import OPEN_SUFFIX, closed_files, folder_bytes, give_final_name, open_exclusive, sync_folder
 from pairbus.ledger.records import SCHEMA_VERSION, Operation, Record, Role
 
 _log = logging.getLogger("pairbus.ledger")
@@ -133,34 +136,39 @@ class Scribe:
         self._path = Path()
         self._file_number = 0
         self._good_bytes = 0
+        self._file_operations = 0
+        self._torn = False
+        self._folder_is_behind = False
         self._roll_at = 0.0
         self._retry_at = 0.0
         self._chunk = bytearray()
         self._chunk_operations = 0
         self._flushes: list[threading.Event] = []
         self._warned = False
+        self._warned_unwritable = False
 
     def run(self) -> None:
         self._word(Operation.OPEN)
         while not self._intake.closing:
-            self._write_pending()
-            if self._descriptor is not None and time.monotonic() >= self._roll_at:
-                self._attempt(self._publish)
+            try:
+                self._write_pending()
+                self._publish_when_due()
+            except Exception:  # the outermost frame: whatever it was, recording goes on
+                _log.exception("The ledger in %s failed in a way nobody thought of; it goes on.", self._folder)
+                self._intake.urgent.wait(_RETRY_SECONDS)
             self._wait()
         self._finish()
 
     def let_go_of_parents_file(self) -> None:
         """In a forked child: the file and its lock are the parent's."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._let_go()
 
     def _wait(self) -> None:
         intake = self._intake
         if self._chunk:
             intake.urgent.wait(max(0.0, self._retry_at - time.monotonic()))
         else:
-            if not intake.queue:
+            if not intake.queue and not intake.unrecorded:
                 self._wait_idle()
             # Let a burst gather: one write for many records. A flush or close cuts this short.
             intake.urgent.wait(self._limits.flush_seconds)
@@ -176,7 +184,7 @@ class Scribe:
         intake.wake.clear()
         intake.idle = True
         if not intake.queue and not intake.closing:
-            intake.wake.wait(None if self._descriptor is None else max(0.0, self._roll_at - time.monotonic()))
+            intake.wake.wait(max(0.0, self._roll_at - time.monotonic()) if self._unpublished else None)
         intake.idle = False
 
     def _write_pending(self) -> None:
@@ -186,7 +194,7 @@ class Scribe:
         while True:
             if not self._chunk_is_refused():
                 self._encode_pending()
-            if self._chunk and not self._attempt(self._write_chunk):
+            if self._chunk and not self._try_to_write():
                 return
             for event in self._flushes:
                 event.set()
@@ -195,6 +203,7 @@ class Scribe:
                 return
 
     def _chunk_is_refused(self) -> bool:
+        """Then there is a chunk: only a refused write sets the time, and only a write that was taken clears it."""
         return self._retry_at > 0
 
     def _encode_pending(self) -> None:
@@ -207,24 +216,53 @@ class Scribe:
         while queue and room > 0:
             item = queue.popleft()
             if isinstance(item, Record):
-                self._encode(item)
-                self._chunk_operations += 1
+                self._note(item)
                 room -= 1
             elif isinstance(item, Batch):
                 for record in item.records():
-                    self._encode(record)
-                self._chunk_operations += len(item)
+                    self._note(record)
                 room -= len(item)
                 self._intake.batch_taken(item)
             else:
                 self._flushes.append(item)
 
+    def _note(self, record: Record) -> None:
+        """Encode an operation. Callers hand in what others gave them: what cannot be written down is counted."""
+        end = len(self._chunk)
+        try:
+            try:
+                self._encode(record)
+            except UnicodeEncodeError:
+                del self._chunk[end:]
+                self._encode(_escaped(record))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            del self._chunk[end:]
+            self._intake.count_unrecorded(1)
+            self._warn_unwritable(record, error)
+        else:
+            self._chunk_operations += 1
+
     def _encode(self, record: Record) -> None:
-        if self._id_salt is not None and record.message_id is not None:
-            digest = hashlib.blake2b(record.message_id.encode(), key=self._id_salt, digest_size=16).hexdigest()
-            record = msgspec.structs.replace(record, message_id=digest, id_hashed=True)
+        if record.message_id is not None and (self._id_salt is not None or type(record.message_id) is not str):
+            record = self._with_id(record, _text_of(record.message_id))
         self._encoder.encode_into(record, self._chunk, -1)
         self._chunk += b"\n"
+
+    def _warn_unwritable(self, record: Record, error: Exception) -> None:
+        if not self._warned_unwritable:
+            self._warned_unwritable = True
+            _log.warning(
+                "The ledger in %s cannot write down a %s (%s): it is counted, like all others of its kind from now on.",
+                self._folder,
+                record.operation,
+                type(error).__name__,
+            )
+
+    def _with_id(self, record: Record, message_id: str) -> Record:
+        if self._id_salt is None:
+            return msgspec.structs.replace(record, message_id=message_id)
+        digest = hashlib.blake2b(message_id.encode(), key=self._id_salt, digest_size=16).hexdigest()
+        return msgspec.structs.replace(record, message_id=digest, id_hashed=True)
 
     def _word(self, operation: Operation, *, count: int = 1, cause: str | None = None) -> None:
         """A record of the ledger about itself."""
@@ -241,25 +279,42 @@ class Scribe:
             )
         )
 
-    def _attempt(self, step: Callable[[], None]) -> bool:
-        """Do something with the disk; when it refuses, say so once and try again later."""
+    def _try_to_write(self) -> bool:
         try:
-            step()
+            self._write_chunk()
         except OSError as error:
             self._retry_at = time.monotonic() + _RETRY_SECONDS
-            if not self._warned:
-                self._warned = True
-                _log.warning(
-                    "The ledger in %s cannot be written (%s): sends go on, what is not recorded is counted.",
-                    self._folder,
-                    error.strerror or type(error).__name__,
-                )
+            self._warn_refused(error)
             return False
         self._retry_at = 0.0
-        self._warned = False
         return True
 
+    def _publish_when_due(self) -> None:
+        if self._unpublished and time.monotonic() >= self._roll_at:
+            self._try_to_publish()
+
+    def _try_to_publish(self) -> None:
+        try:
+            self._publish()
+        except OSError as error:
+            self._roll_at = time.monotonic() + _RETRY_SECONDS
+            self._warn_refused(error)
+
+    def _warn_refused(self, error: OSError) -> None:
+        """Once, until a file was published again."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "The ledger in %s cannot be written (%s): sends go on, what is not recorded is counted.",
+                self._folder,
+                error.strerror or type(error).__name__,
+            )
+
     def _write_chunk(self) -> None:
+        if self._torn:
+            self._cut_back()
+        if self._good_bytes >= self._limits.roll_bytes:
+            self._publish()
         if self._descriptor is None:
             self._open()
         descriptor = self._descriptor
@@ -267,14 +322,22 @@ class Scribe:
         try:
             _write_all(descriptor, self._chunk)
         except OSError:
-            os.ftruncate(descriptor, self._good_bytes)
-            os.lseek(descriptor, self._good_bytes, os.SEEK_SET)
+            self._torn = True
+            self._cut_back()
             raise
         self._good_bytes += len(self._chunk)
+        self._file_operations += self._chunk_operations
         self._chunk = bytearray()
         self._chunk_operations = 0
         if self._good_bytes >= self._limits.roll_bytes:
-            self._publish()
+            self._roll_at = 0.0
+
+    def _cut_back(self) -> None:
+        """Remove what a failed write left behind the last whole line."""
+        assert self._descriptor is not None
+        os.ftruncate(self._descriptor, self._good_bytes)
+        os.lseek(self._descriptor, self._good_bytes, os.SEEK_SET)
+        self._torn = False
 
     def _open(self) -> None:
         self._make_room()
@@ -282,6 +345,7 @@ class Scribe:
         self._path = self._folder / f"{self._process}.{self._file_number:06d}{OPEN_SUFFIX}"
         self._descriptor = open_exclusive(self._path)
         self._good_bytes = 0
+        self._file_operations = 0
         self._roll_at = time.monotonic() + self._limits.roll_seconds
 
     def _make_room(self) -> None:
@@ -299,25 +363,49 @@ class Scribe:
             limit = self._limits.folder_bytes
             raise OSError(0, f"its files have reached the limit of {limit} bytes")
 
+    @property
+    def _unpublished(self) -> bool:
+        return self._descriptor is not None or self._folder_is_behind
+
     def _publish(self) -> None:
-        descriptor = self._descriptor
-        if descriptor is None:
-            return
-        os.fsync(descriptor)
-        publish(self._path)
-        self._descriptor = None
-        os.close(descriptor)
+        """Durable when this returns. Whichever step is refused, the next try begins with it."""
+        if self._descriptor is not None:
+            if self._torn:
+                self._cut_back()
+            os.fsync(self._descriptor)
+            try:
+                give_final_name(self._path)
+            except FileNotFoundError:
+                self._miss_file(self._descriptor)
+            self._folder_is_behind = True
+            self._let_go()
+        if self._folder_is_behind:
+            sync_folder(self._folder)
+            self._folder_is_behind = False
+            self._warned = False
+
+    def _miss_file(self, descriptor: int) -> None:
+        """Somebody took the file away while it was being written. If it was deleted, its operations are missing."""
+        if os.fstat(descriptor).st_nlink:
+            _log.warning("The ledger file %s was moved while it was being written; publish it there.", self._path)
+        else:
+            self._intake.count_unrecorded(self._file_operations)
+            _log.warning("The ledger file %s was deleted while it was being written; it is counted.", self._path)
+
+    def _let_go(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        self._good_bytes = 0
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _finish(self) -> None:
         """The last words. A disk that still refuses keeps its whole lines; the rest is named in the log."""
         self._write_pending()
         if not self._chunk:
             self._word(Operation.CLOSE)
-            self._attempt(self._write_chunk)
-        self._attempt(self._publish)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._try_to_write()
+        self._try_to_publish()
+        self._let_go()
         waiting = (len(i) if isinstance(i, Batch) else isinstance(i, Record) for i in list(self._intake.queue))
         missing = self._chunk_operations + sum(waiting) + self._intake.unrecorded
         if missing:
@@ -329,6 +417,23 @@ def _write_all(descriptor: int, data: bytearray) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def _text_of(message_id: object) -> str:
+    """An id that is no text, as text: the same that is made of such an id when it is read from a message."""
+    if isinstance(message_id, bytes | bytearray | memoryview):
+        return bytes(message_id).hex()
+    return str(message_id)
+
+
+def _escaped(record: Record) -> Record:
+    """The same record where text that no encoding has (half of a surrogate pair) is spelled out."""
+    texts = {
+        name: value.encode("utf-8", "backslashreplace").decode()
+        for name in record.__struct_fields__
+        if type(value := getattr(record, name)) is str
+    }
+    return msgspec.structs.replace(record, **texts)
 
 
 def _operations_in(path: Path) -> int:
