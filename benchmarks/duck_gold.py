@@ -35,7 +35,7 @@ MESSAGES = """
              operation = 'restore' is_restore, operation in ('complete', 'dead-letter') settled
       from silver
       where message_id is not null and operation in
-        ('send', 'schedule', 'divert', 'spool', 'restore', 'dead-letter', 'expire', 'complete')
+        ('send', 'schedule', 'divert', 'spool', 'restore', 'dead-letter', 'expire', 'resubmit', 'complete')
         and (role <> 'namespace' or (outcome = 'ok' and not on_backlog)))
     select "primary", target, message_id,
       max(episode) filter (is_divert) episode, min("at") first_at, max("at") last_at,
@@ -49,6 +49,7 @@ MESSAGES = """
       count_if(ok and is_restore) restored,
       count_if(ok and not own and on_backlog and operation = 'dead-letter') dead_lettered,
       count_if(ok and on_backlog and operation = 'expire') expired,
+      count_if(ok and operation = 'resubmit') resubmitted,
       count_if(ok and not own and on_backlog and operation = 'complete') removed,
       count_if(ok and not own and not on_backlog and settled) received,
       count_if(not own and outcome = 'failed' and (is_send or is_divert or is_restore or is_spool)) failed,
@@ -62,14 +63,20 @@ MESSAGES = """
 AUDIT = """
     create table audit as
     with known as (select * replace (greatest(received, namespace_received) as received),
-                          greatest(direct + restored, namespace_home) home from messages),
-    judged as (select *, least(accepted, greatest(home, received)) delivered,
+                          greatest(direct + restored, namespace_home) home,
+                          least(accepted, greatest(home, greatest(received, namespace_received))) delivered
+                   from messages),
+    dead as (select * replace (least(accepted - delivered, greatest(0, dead_lettered - resubmitted)) as dead_lettered,
+                               greatest(0, expired - greatest(0, resubmitted - dead_lettered)) as expired)
+             from known),
+    buried as (select * replace (least(accepted - delivered - dead_lettered, expired) as expired) from dead),
+    judged as (select *,
                       case when received > 0 then received else home end arrived,
-                      greatest(0, accepted - delivered - dead_lettered - expired) outstanding,
+                      accepted - delivered - dead_lettered - expired outstanding,
                       least(outstanding, greatest(0, removed - restored)) lost,
                       outstanding - lost waiting,
                       greatest(0, arrived - greatest(1, accepted)) duplicates
-               from known where diverted > 0 or spooled > 0)
+               from buried where diverted > 0 or spooled > 0)
     select * exclude (namespace_home, namespace_received, outstanding, arrived),
            case when lost > 0 then 'lost' when waiting > 0 then 'waiting' when accepted = 0 then 'never accepted'
                 when dead_lettered > 0 then 'dead-lettered' when expired > 0 then 'expired'

@@ -142,6 +142,44 @@ def two_backlog_queues(story: Story) -> None:
         story.settled(Operation.COMPLETE, "m", queue=queue)
 
 
+def buried_in_two_backlog_queues(story: Story) -> None:
+    story.diverted("m", Outcome.UNKNOWN)
+    story.diverted("m", queue=OTHER_QUEUE)
+    for queue in (QUEUE, OTHER_QUEUE):
+        story.settled(Operation.DEAD_LETTER, "m", queue=queue)
+
+
+def resubmitted_and_home(story: Story) -> None:
+    dead_lettered(story)
+    story.settled(Operation.RESUBMIT, "m")
+    story.restored("m")
+    story.settled(Operation.COMPLETE, "m")
+
+
+def resubmitted_unrecorded_and_home(story: Story) -> None:
+    dead_lettered(story)
+    story.restored("m")
+    story.settled(Operation.COMPLETE, "m")
+
+
+def resubmitted_and_waiting(story: Story) -> None:
+    dead_lettered(story)
+    story.settled(Operation.RESUBMIT, "m")
+
+
+def resubmitted_and_buried_again(story: Story) -> None:
+    dead_lettered(story)
+    story.settled(Operation.RESUBMIT, "m")
+    story.settled(Operation.EXPIRE, "m")
+
+
+def expired_after_it_was_home(story: Story) -> None:
+    """The lock was lost before it could be completed, so it was delivered again, too late."""
+    story.diverted("m")
+    story.restored("m")
+    story.settled(Operation.EXPIRE, "m")
+
+
 def spooled_and_waiting(story: Story) -> None:
     story.spooled("m")
 
@@ -179,6 +217,12 @@ SITUATIONS: list[tuple[Callable[[Story], None], str, dict[str, int]]] = [
     (in_doubt_then_diverted, "duplicated", {"accepted": 1, "delivered": 1, "duplicates": 1, "in_doubt": 1}),
     (in_doubt_merged, "delivered", {"accepted": 1, "delivered": 1, "duplicates": 0}),
     (two_backlog_queues, "duplicated", {"accepted": 1, "delivered": 1, "duplicates": 1}),
+    (buried_in_two_backlog_queues, "dead-lettered", {"accepted": 1, "delivered": 0, "dead_lettered": 1}),
+    (resubmitted_and_home, "delivered", {"accepted": 1, "delivered": 1, "dead_lettered": 0, "resubmitted": 1}),
+    (resubmitted_unrecorded_and_home, "delivered", {"accepted": 1, "delivered": 1, "dead_lettered": 0}),
+    (resubmitted_and_waiting, "waiting", {"accepted": 1, "waiting": 1, "dead_lettered": 0}),
+    (resubmitted_and_buried_again, "expired", {"accepted": 1, "expired": 1, "dead_lettered": 0}),
+    (expired_after_it_was_home, "delivered", {"accepted": 1, "delivered": 1, "expired": 0}),
     (spooled_and_waiting, "waiting", {"accepted": 1, "waiting": 1}),
     (spooled_then_backlog, "delivered", {"accepted": 1, "delivered": 1}),
     (spooled_then_home, "delivered", {"accepted": 1, "delivered": 1}),
@@ -201,6 +245,9 @@ def test_verdicts(
     assert row["verdict"] == verdict
     assert {name: row[name] for name in counts} == counts
     assert (row["primary"], row["target"], row["message_id"]) == ("contoso", "orders", "m")
+    fates = ("delivered", "dead_lettered", "expired", "waiting", "lost")
+    assert row["accepted"] == sum(row[fate] for fate in fates)
+    assert min(row[fate] for fate in fates) >= 0
 
 
 def everything(folder: Path) -> None:
@@ -225,24 +272,24 @@ def test_a_summary_adds_up(spark: SparkSession, tmp_path: Path) -> None:
     everything(tmp_path)
     summary = summarise(spark, tmp_path)
     assert summary == Summary(
-        accepted=14,
-        delivered=8,
-        dead_lettered=1,
-        expired=1,
-        waiting=3,
+        accepted=20,
+        delivered=11,
+        dead_lettered=2,
+        expired=2,
+        waiting=4,
         lost=1,
         duplicates=3,
-        diverted=11,
+        diverted=17,
         spooled=4,
-        restored=8,
+        restored=11,
         pings=1,
-        billed_operations=27,
+        billed_operations=40,
         unidentified=1,
         unrecorded=0,
         broken_lines=0,
         died=0,
     )
-    assert summary.sentence == ("accepted 14: delivered 8, dead-lettered 1, expired 1, waiting 3, lost 1, duplicates 3")
+    assert summary.sentence == "accepted 20: delivered 11, dead-lettered 2, expired 2, waiting 4, lost 1, duplicates 3"
 
 
 def test_what_is_not_in_the_queues_is_lost(spark: SparkSession, tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_backlog_list_shows_what_waits_and_prune_removes_only_empty_extra_queues
     assert [one["queue"] for one in left] == [shop.backlog, full]
 
 
-def test_dead_letters_are_listed_and_resubmitted_when_the_cause_is_mended(shop: Shop) -> None:
+def test_dead_letters_are_listed_and_resubmitted_when_the_cause_is_mended(shop: Shop, tmp_path: Path) -> None:
     missing = f"{shop.name}-missing"
     put(
         shop.pair.secondary,
@@ -260,7 +260,13 @@ def test_dead_letters_are_listed_and_resubmitted_when_the_cause_is_mended(shop: 
     assert [one["message_id"] for one in json.loads(shop.run(*words, "--dry-run").stdout)] == ["nowhere"]
     with shop.pair.primary.admin() as admin:
         admin.create_queue(missing, requires_session=True)
-    assert [one["message_id"] for one in json.loads(shop.run(*words).stdout)] == ["nowhere"]
+    recorded = (*words, "--ledger", str(tmp_path))
+    assert [one["message_id"] for one in json.loads(shop.run(*recorded).stdout)] == ["nowhere"]
+    lines = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+    (resubmitted,) = [line for line in lines if line["operation"] == "resubmit"]
+    assert (resubmitted["entity"], resubmitted["destination"]) == (shop.backlog, missing)
+    assert (resubmitted["message_id"], resubmitted.get("outcome", "ok")) == ("nowhere", "ok")
+    assert [line.get("message_id") for line in lines if line["operation"] == "receive"].count("nowhere") == 1
     assert json.loads(shop.run(*once).stdout)["restored"] == 1
     (found,) = take_from(shop.pair.primary, missing, 1, session_id="s")
     assert found.message_id == "nowhere"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,18 +35,33 @@ def resubmit(
     reason: Annotated[list[str] | None, typer.Option(help="Only those with this reason; may be given again.")] = None,
     message_id: Annotated[list[str] | None, typer.Option(help="Only this message; may be given again.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder that gets a record of each operation.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put dead letters back into their backlog queue.
 
-    Do it after the cause is mended; the syphon carries them from there.
+    Do it after the cause is mended; the syphon carries them from there. Where there is a ledger, record it there: the
+    audit then knows that they wait again.
     """
     from pairbus.cli.namespaces import namespace
     from pairbus.cli.tables import asked, print_rows
     from pairbus.cli.voice import remark
+    from pairbus.ledger import LedgerWriter, Role
     from pairbus.syphon.deadletters import resubmit as put_back
 
     where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
-    done = asked(put_back(where, primary_name, reasons=reason or (), message_ids=message_id or (), dry_run=dry_run))
+    with nullcontext() if ledger is None else LedgerWriter(ledger, role=Role.SYPHON) as writer:
+        done = asked(
+            put_back(
+                where,
+                primary_name,
+                reasons=reason or (),
+                message_ids=message_id or (),
+                dry_run=dry_run,
+                ledger=writer,
+            )
+        )
     print_rows(done, as_json=as_json)
     remark(f"{len(done)} dead letters {'would be' if dry_run else 'were'} resubmitted.")

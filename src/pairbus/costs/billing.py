@@ -19,6 +19,7 @@ BILLED_PER_UNIT = frozenset(
         Operation.SEND,
         Operation.DIVERT,
         Operation.RESTORE,
+        Operation.RESUBMIT,
         Operation.SCHEDULE,
         Operation.RECEIVE,
         Operation.PEEK,

@@ -21,6 +21,7 @@ What proves what (the audit rests on this table):
 | `spool`, ok | accepted from the application, waits in the process's journal |
 | `divert` / `send`, ok, route spool | left the journal for the backlog queue / for the primary |
 | `restore`, ok | taken by the primary on its way home from the backlog queue `source` |
+| `resubmit`, ok | was dead-lettered or expired, and waits in the backlog queue `entity` again |
 | `dead-letter`, ok on a backlog queue | will not come home by itself; kept in the dead-letter queue |
 | `expire`, ok on a backlog queue | its time was over ("deduct"); kept in the dead-letter queue |
 | `complete`, ok on a backlog queue | gone from there: lost without `restore`, `dead-letter` or `expire` |
@@ -47,6 +48,7 @@ class Operation(StrEnum):
     SEND = "send"  # per 64 KB
     DIVERT = "divert"  # per 64 KB: a send to a backlog queue
     RESTORE = "restore"  # per 64 KB: a send from the syphon to the primary
+    RESUBMIT = "resubmit"  # per 64 KB: a send from a backlog queue's dead-letter queue back to it
     SCHEDULE = "schedule"  # per 64 KB
     PING = "ping"  # once
     RECEIVE = "receive"  # per 64 KB; outcome "empty": a receive that ended without a message, once

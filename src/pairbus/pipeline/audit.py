@@ -7,7 +7,8 @@ in copies:
 
     home        = taken by the primary: sent directly, or restored from a backlog
     delivered   = home, or with `require_receipts` what receivers settled, but not more than was accepted
-    outstanding = accepted - delivered - dead-lettered - expired
+    buried      = dead-lettered or expired and not resubmitted, but not more than was accepted and not delivered
+    outstanding = accepted - delivered - buried
     lost        = outstanding, as far as more copies left the backlog than were restored
     waiting     = the rest of outstanding
     duplicates  = copies beyond the accepted ones
@@ -36,6 +37,7 @@ EVIDENCE = (
     "restored",
     "dead_lettered",
     "expired",
+    "resubmitted",
     "removed",
     "received",
     "failed",
@@ -48,7 +50,7 @@ _SETTLEMENTS = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
 _SPEAKING = (
     *_SENDS,
     *(Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value),
-    *(*_SETTLEMENTS, Operation.EXPIRE.value),
+    *(*_SETTLEMENTS, Operation.EXPIRE.value, Operation.RESUBMIT.value),
 )
 
 
@@ -86,6 +88,7 @@ def evidence(spoken: DataFrame) -> DataFrame:
         "restored": ok & is_restore,
         "dead_lettered": ok & ~by_namespace & on_backlog & (operation == Operation.DEAD_LETTER.value),
         "expired": ok & on_backlog & (operation == Operation.EXPIRE.value),
+        "resubmitted": ok & (operation == Operation.RESUBMIT.value),
         "removed": ok & ~by_namespace & on_backlog & (operation == Operation.COMPLETE.value),
         "received": ok & ~by_namespace & ~on_backlog & settled,
         "failed": ~by_namespace & (f.col("outcome") == Outcome.FAILED.value) & carried,
@@ -122,7 +125,8 @@ def weigh(evidence: DataFrame) -> DataFrame:
     Sums, and a hash in place of the episode's name, have a fixed width: Spark aggregates them in a hash table. A text
     among them would make it sort all records, twice.
     """
-    sums = [f.sum(name).cast("int").alias(name) for name in EVIDENCE]
+    # A table that was built before a kind of evidence was known has none of it.
+    sums = [f.coalesce(f.sum(name), f.lit(0)).cast("int").alias(name) for name in EVIDENCE]
     weighed = evidence.groupBy(*KEY).agg(
         f.max(f.when(f.col("episode").isNotNull(), f.xxhash64("episode"))).alias("episode_hash"),
         f.min("first_at").alias("first_at"),
@@ -138,7 +142,10 @@ def weigh(evidence: DataFrame) -> DataFrame:
 
 
 def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
-    """One verdict for each message, by the ledger alone."""
+    """One verdict for each message, by the ledger alone.
+
+    `accepted` = `delivered` + `dead_lettered` + `expired` + `waiting` + `lost`, of every row.
+    """
     zero = f.lit(0)
     home = f.greatest(f.col("direct") + f.col("restored"), f.col("namespace_home"))
     received = f.greatest(f.col("received"), f.col("namespace_received"))
@@ -149,10 +156,17 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
     else:
         delivered = f.least("accepted", f.greatest("home", "received"))
     arrived = f.when(f.col("received") > 0, f.col("received")).otherwise(f.col("home"))
-    outstanding = f.greatest(zero, f.col("accepted") - f.col("delivered") - f.col("dead_lettered") - f.col("expired"))
+    # A copy may be buried more than once, or although it came home: what counts is how many accepted ones it explains.
+    raised = f.greatest(zero, f.col("resubmitted") - f.col("dead_lettered"))
+    dead = f.greatest(zero, f.col("dead_lettered") - f.col("resubmitted"))
     judged = (
         known.withColumn("delivered", delivered)
-        .withColumn("outstanding", outstanding)
+        .withColumn("outstanding", f.col("accepted") - f.col("delivered"))
+        .withColumn("expired", f.greatest(zero, f.col("expired") - raised))
+        .withColumn("dead_lettered", f.least("outstanding", dead))
+        .withColumn("outstanding", f.col("outstanding") - f.col("dead_lettered"))
+        .withColumn("expired", f.least("outstanding", "expired"))
+        .withColumn("outstanding", f.col("outstanding") - f.col("expired"))
         .withColumn("lost", f.least("outstanding", f.greatest(zero, f.col("removed") - f.col("restored"))))
         .withColumn("waiting", f.col("outstanding") - f.col("lost"))
         .withColumn("duplicates", f.greatest(zero, arrived - f.greatest(f.lit(1), "accepted")))

@@ -30,6 +30,10 @@ from pairbus.pipeline.schemas import (
 )
 
 
+_CARRYING = (Operation.DIVERT.value, Operation.RESTORE.value, Operation.RESUBMIT.value)
+"""Sends that exist only because a message went through a backlog."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """Which tariff and plans the bills are made with."""
@@ -94,7 +98,7 @@ def _pairing_cause() -> Column:
         f.when(operation == Operation.PING.value, "pings")
         .when(received & (outcome == Outcome.EMPTY.value), "idle receives")
         .when(received, "diverted messages")
-        .when(operation.isin(Operation.DIVERT.value, Operation.RESTORE.value), "diverted messages")
+        .when(operation.isin(*_CARRYING), "diverted messages")
         .when((operation == Operation.CREATE.value) & on_backlog, "creation")
     )
 

@@ -26,6 +26,8 @@ __all__ = ["Report", "Summary", "report", "summarise"]
 _WIDTHS_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
 _MOST_BUCKETS = 120
 _CARRIERS = (Role.CLIENT.value, Role.SYPHON.value)
+_ENTERING = (Operation.DIVERT.value, Operation.RESUBMIT.value)
+"""What puts a message into a backlog queue."""
 _LEAVING = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value, Operation.EXPIRE.value)
 """What takes a message out of a backlog queue."""
 _MOST_NAMED = 100
@@ -158,7 +160,7 @@ class _Reading:
         earlier = self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
         done = f.col("role").isin(*_CARRIERS) & (f.col("outcome") == Outcome.OK.value)
         left = f.col("operation").isin(*_LEAVING) & f.contains(f.col("entity"), f.lit(BACKLOG_SEGMENT))
-        change = f.when(f.col("operation") == Operation.DIVERT.value, f.col("operations"))
+        change = f.when(f.col("operation").isin(*_ENTERING), f.col("operations"))
         row = earlier.where(done).agg(f.sum(change.when(left, -f.col("operations"))).alias("depth")).first()
         assert row is not None
         return max(0, row["depth"] or 0)
@@ -234,10 +236,10 @@ def _over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
         "backlog": (operation == Operation.DIVERT.value) & ok,
         "spool": (operation == Operation.SPOOL.value) & ok,
         "refused": is_send & ~ok,
-        "entered": (operation == Operation.DIVERT.value) & ok,
+        "entered": operation.isin(*_ENTERING) & ok,
         "left": left & ok & on_backlog,
     }
-    interesting = is_send | left | operation.isin(Operation.DIVERT.value, Operation.SPOOL.value)
+    interesting = is_send | left | operation.isin(*_ENTERING, Operation.SPOOL.value)
     told = records.where(of_clients & interesting)
     edges = told.agg(f.min("at").alias("first"), f.max("at").alias("last")).first()
     if edges is None or edges["first"] is None:

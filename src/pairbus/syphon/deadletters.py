@@ -1,19 +1,27 @@
 """Dead letters of backlog queues: what they are, and sending them on their way again once the cause is mended.
 
 A resubmitted message goes to the end of the backlog queue it was in, as it was before it was dead-lettered, and only
-then leaves the dead-letter queue. Dying in between leaves it in both: nothing is lost, and its id tells.
+then leaves the dead-letter queue. Dying in between leaves it in both: nothing is lost, and its id tells. With a
+ledger it is recorded before it leaves, so that the audit knows it waits again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from pairbus import envelope
+from pairbus.amqp.values import AmqpDecodeError
+from pairbus.errors import EnvelopeError
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
 from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, peek_raws
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.service import list_backlog_queues
+from pairbus.syphon.stamps import message_key_of
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import SendError
 
@@ -42,6 +50,7 @@ async def resubmit(
     reasons: Collection[str] = (),
     message_ids: Collection[str] = (),
     dry_run: bool = False,
+    ledger: LedgerWriter | None = None,
 ) -> list[Waiting]:
     """Send dead letters on their way again: all of them, or those with these reasons and these ids.
 
@@ -60,8 +69,9 @@ async def resubmit(
         for queue in sorted({one.queue for one in wanted}):
             numbers = {one.sequence_number for one in wanted if one.queue == queue}
             receiver = await transport.open_receiver(queue + DEAD_LETTERS)
+            records = _Records(ledger, secondary.host, queue)
             try:
-                await _resubmit(transport, receiver, queue, numbers, done)
+                await _resubmit(transport, receiver, queue, numbers, done, records)
             finally:
                 await receiver.close()
     except (SendError, ReceiverLostError) as error:
@@ -71,15 +81,73 @@ async def resubmit(
     return done
 
 
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What the ledger is told, if there is one. A message in parts is told once, with its first part."""
+
+    ledger: LedgerWriter | None
+    secondary: str
+    queue: str
+
+    def received(self, deliveries: Sequence[Delivery], seconds: float) -> None:
+        for one in deliveries:
+            self._record(Operation.RECEIVE, self.queue + DEAD_LETTERS, one, seconds, None)
+
+    def resubmitted(self, delivery: Delivery, seconds: float, error: SendError | None) -> None:
+        self._record(Operation.RESUBMIT, self.queue, delivery, seconds, error)
+
+    async def on_disk(self) -> None:
+        if self.ledger is not None:
+            await asyncio.to_thread(self.ledger.flush)
+
+    def _record(
+        self, operation: Operation, entity: str, delivery: Delivery, seconds: float, error: SendError | None
+    ) -> None:
+        if self.ledger is None:
+            return
+        destination, message_id = _told(delivery.raw)
+        self.ledger.record(
+            operation,
+            self.secondary,
+            entity,
+            outcome=Outcome.OK if error is None else Outcome.UNKNOWN if error.in_doubt else Outcome.FAILED,
+            message_id=message_id,
+            size=len(delivery.raw),
+            latency_us=round(seconds * 1e6),
+            route=Route.SYPHON,
+            destination=destination,
+            error=None if error is None else type(error).__name__,
+            role=Role.SYPHON,
+        )
+
+
+def _told(raw: bytes) -> tuple[str | None, str | None]:
+    """Destination and id of the message; no id for a part that is not the first."""
+    try:
+        message = envelope.read(raw)
+        if message.part is None:
+            return message.destination, message_key_of(raw)
+        return message.destination, message_key_of(message.part.content) if message.part.number == 1 else None
+    except (EnvelopeError, AmqpDecodeError, IndexError):
+        return None, None
+
+
 async def _resubmit(
-    transport: AmqpTransport, receiver: AmqpReceiver, queue: str, numbers: set[int], done: list[Waiting]
+    transport: AmqpTransport,
+    receiver: AmqpReceiver,
+    queue: str,
+    numbers: set[int],
+    done: list[Waiting],
+    records: _Records,
 ) -> None:
     """What was sent leaves the dead-letter queue, and is noted in `done`, also when something fails after it."""
     others: list[Delivery] = []
     left = set(numbers)
     try:
         while left:
+            started = time.monotonic()
             deliveries = await receiver.receive(_AT_ONCE, _EMPTY_SECONDS)
+            records.received(deliveries, time.monotonic() - started)
             if not deliveries:
                 break  # the rest is in other hands
             ours = [one for one in deliveries if one.sequence_number in left]
@@ -88,10 +156,17 @@ async def _resubmit(
             sent: list[Delivery] = []
             try:
                 for one in ours:
-                    await transport.send(queue, [envelope.unstamped(one.raw, _STAMPS)])
+                    started = time.monotonic()
+                    try:
+                        await transport.send(queue, [envelope.unstamped(one.raw, _STAMPS)])
+                    except SendError as error:
+                        records.resubmitted(one, time.monotonic() - started, error)
+                        raise
+                    records.resubmitted(one, time.monotonic() - started, None)
                     sent.append(one)
             finally:
                 others += ours[len(sent) :]
+                await records.on_disk()
                 await receiver.complete(sent)
                 done += [describe(queue, one.raw) for one in sent]
     finally:
