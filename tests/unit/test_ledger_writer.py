@@ -537,6 +537,60 @@ def test_a_forked_child_records_under_its_own_name(tmp_path: Path) -> None:
     assert len({process for process, _ in sent}) == 2
 
 
+WORKERS = {
+    "process": """
+        worker = context.Process(target=work, args=(0,))
+        worker.start()
+        worker.join()
+    """,
+    "pool": """
+        with context.Pool(1) as pool:
+            pool.map(work, [0])
+            pool.close()
+            pool.join()
+    """,
+    "executor": """
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            pool.submit(work, 0).result()
+    """,
+}
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_worker_that_ends_without_close_publishes(tmp_path: Path, kind: str, method: str) -> None:
+    program = f"""
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+writer = None
+def work(_):
+    from pairbus.ledger import LedgerWriter, Operation
+    own = writer or LedgerWriter(sys.argv[1])
+    for n in range(5):
+        own.record(Operation.DIVERT, "fabrikam", "orders", message_id=f"worker {{n}}")
+if __name__ == "__main__":
+    context = multiprocessing.get_context("{method}")
+    if "{method}" == "fork":
+        from pairbus.ledger import LedgerWriter, Operation
+        writer = LedgerWriter(sys.argv[1])
+        writer.record(Operation.SEND, "contoso", "orders", message_id="parent")
+        writer.flush()
+{textwrap.indent(textwrap.dedent(WORKERS[kind]), "    ")}
+"""
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    folder = tmp_path / "ledger"
+    subprocess.run([sys.executable, str(file), str(folder)], check=True, timeout=60)
+    of_worker = [r for r in read_folder(folder) if r.process != _process_of(folder, "parent")]
+    assert [r.message_id for r in of_worker if r.operation is Operation.DIVERT] == [f"worker {n}" for n in range(5)]
+    assert of_worker[-1].operation is Operation.CLOSE
+    assert open_files(folder) == []
+
+
+def _process_of(folder: Path, message_id: str) -> str | None:
+    return next((r.process for r in operations(folder) if r.message_id == message_id), None)
+
+
 def test_ledger_files_are_private(tmp_path: Path) -> None:
     folder = tmp_path / "ledger"
     with LedgerWriter(folder) as writer:

@@ -5,7 +5,8 @@ the rest. Invariants:
 
 - Recording never raises and never waits. What cannot be recorded (queue full, disk full, writer closed) is
   counted, and the count is written as a `ledger-gap` record as soon as the disk takes it.
-- After `close` there is no thread and no open file. Without it, the interpreter's exit closes the writer.
+- After `close` there is no thread and no open file. Without it, the interpreter's exit closes the writer, and so does
+  the end of a `multiprocessing` worker, which leaves without an interpreter's exit.
 - After a fork the child records under a name and a file of its own, and the parent's queue stays the
   parent's.
 """
@@ -20,6 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -251,5 +253,14 @@ def _after_fork_in_child() -> None:
         writer._begin_again_in_child()
 
 
+def _close_all_when_worker_ends(_: object = None) -> None:
+    """A worker of `multiprocessing` ends by `os._exit`: what it runs before is its own list, not `atexit`'s."""
+    Finalize(None, _close_all, exitpriority=0)
+
+
 atexit.register(_close_all)
 os.register_at_fork(after_in_child=_after_fork_in_child)
+# A worker begins with an empty list: what stood in it before the fork, or was added right after, is dropped. Those who
+# registered are called after that. One that imports this module later, having been forked before, has begun already.
+_close_all_when_worker_ends()
+register_after_fork(_close_all, _close_all_when_worker_ends)
