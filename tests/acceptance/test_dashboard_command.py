@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.testing.published import published_hour
+from pairbus.testing.published import PRIMARY, published_hour
 
 PAIRBUS = (sys.executable, "-m", "pairbus.cli", "dashboard")
 
@@ -111,7 +111,7 @@ def test_every_answer_is_guarded_and_other_names_are_refused(tmp_path: Path) -> 
 
 def test_without_control_nothing_can_be_changed(tmp_path: Path) -> None:
     with published_hour(tmp_path / "state"), serving(tmp_path / "state") as (_, port):
-        wish = json.dumps({"action": "fail over", "primary": "contoso", "entity": "orders"}).encode()
+        wish = json.dumps({"action": "fail over", "primary": PRIMARY, "entity": "orders"}).encode()
         status, _, body = asked(port, "/api/control", "POST", wish, X_Pairbus_Token="x")
         assert (status, json.loads(body)["error"]) == (403, "This page is read-only: start it with --allow-control.")
         assert asked(port, "/api/control")[0] == 405
@@ -121,7 +121,7 @@ def test_without_control_nothing_can_be_changed(tmp_path: Path) -> None:
 def test_a_request_that_nobody_takes_is_taken_back(tmp_path: Path) -> None:
     with published_hour(tmp_path / "state"), serving(tmp_path / "state", "--allow-control") as (_, port):
         (token_file,) = (tmp_path / "state").glob("*.token")
-        wish = json.dumps({"action": "fail over", "primary": "contoso", "entity": "orders"}).encode()
+        wish = json.dumps({"action": "fail over", "primary": PRIMARY, "entity": "orders"}).encode()
         status, _, body = asked(port, "/api/control", "POST", wish, X_Pairbus_Token=token_file.read_text().strip())
         said: dict[str, Any] = json.loads(body)
         assert (status, said["done"], len(said["answers"])) == (200, 0, 2)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from pairbus.costs import Fleet, Outage, estimate, shipped_tariffs, tariff_for
+from pairbus.dashboard.asking import Wish, addressees
 from pairbus.dashboard.ledger_tail import LedgerTail
 from pairbus.dashboard.money import Prices, outage_per_hour
 from pairbus.dashboard.reading import Process, Sighting, look
@@ -20,7 +21,8 @@ from pairbus.dashboard.ribbons import Witness, ribbon
 from pairbus.dashboard.view import Depth, Known, view
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.publishing.flows import DAY_SECONDS
-from pairbus.publishing.records import Count, EntityReport, PairReport, ProcessState, TransitionReport
+from pairbus.publishing.folder import OwnFolder, open_state_folder
+from pairbus.publishing.records import Action, Count, EntityReport, PairReport, ProcessState, TransitionReport
 from pairbus.testing.published import PRIMARY, SECONDARY, published_hour, states_of_an_hour
 
 NOW = 1_800_000_000.0
@@ -68,7 +70,7 @@ def test_the_depth_is_what_went_in_less_what_came_out_now_and_before() -> None:
 
 
 def test_a_depth_that_was_counted_goes_before_one_that_was_reported() -> None:
-    pair = only_pair(known(depths={"contoso": Depth(40_000, 3, NOW - 2)}))
+    pair = only_pair(known(depths={PRIMARY: Depth(40_000, 3, NOW - 2)}))
     assert (pair["depth"]["messages"], pair["depth"]["dead_letters"], pair["history"]["depth"][-1]) == (
         40_000,
         3,
@@ -104,6 +106,87 @@ def test_the_dead_have_no_say_in_the_present_and_stay_in_todays_sums() -> None:
     assert shown["costs"]["billed"] == view(made, NOW)["costs"]["billed"] > 0
     assert shown["costs"]["outage"] is None
     assert view(replace(made, sighting=Sighting(dead, 0)), NOW + 4000)["processes"] == []
+
+
+def of_primary(state: ProcessState, process: str, primary: str, primary_name: str) -> ProcessState:
+    """The same process, with everything in it of another primary."""
+    change = msgspec.structs.replace
+    return change(
+        state,
+        process=process,
+        pairs=[change(one, primary=primary, primary_name=primary_name) for one in state.pairs],
+        syphons=[change(one, primary=primary, primary_name=primary_name) for one in state.syphons],
+        counts=[change(one, primary=primary) for one in state.counts],
+        totals=[change(one, primary=primary) for one in state.totals],
+        history=[change(one, primary=primary) for one in state.history],
+        speeds=[change(one, primary=primary) for one in state.speeds],
+        transitions=[change(one, primary=primary) for one in state.transitions],
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        (("shop.eu", "shop.eu"), ("shop.us", "shop.us"), ["shop.eu", "shop.us"]),
+        (
+            ("contoso.servicebus.windows.net", "contoso"),
+            ("contoso.servicebus.chinacloudapi.cn", "contoso"),
+            ["contoso.servicebus.chinacloudapi.cn", "contoso.servicebus.windows.net"],
+        ),
+        (("shop.eu", "shop.eu"), ("shop.servicebus.windows.net", "shop"), ["shop.eu", "shop"]),
+    ],
+)
+def test_pairs_whose_names_begin_alike_are_two_and_are_asked_apart(
+    tmp_path: Path, first: tuple[str, str], second: tuple[str, str], names: list[str]
+) -> None:
+    state = states_of_an_hour(time.time())[0]
+    states = [of_primary(state, "a-1-0000000a", *first), of_primary(state, "b-2-0000000b", *second)]
+    shown = view(known(states), NOW)
+    alone = only_pair(known([state]))
+    assert [pair["name"] for pair in shown["pairs"]] == names
+    assert {pair["key"] for pair in shown["pairs"]} == {first[0], second[0]}
+    for pair in shown["pairs"]:
+        assert (pair["today"], pair["depth"], pair["clients"]) == (alone["today"], alone["depth"], 1)
+    assert {one["clients"] for one in shown["transitions"]} == {1}
+
+    open_state_folder(tmp_path / "state")
+    folders = [OwnFolder(tmp_path / "state", each.process) for each in states]
+    for own, each in zip(folders, states, strict=True):
+        own.write(each)
+    found = addressees(tmp_path / "state", Wish(Action.FAIL_OVER, primary=first[0], entity="orders"))
+    assert [one.process.name for one in found] == ["a-1-0000000a"]
+    for own in folders:
+        own.close()
+
+
+def test_lines_about_backlog_queues_find_their_pair() -> None:
+    """In a ledger they have the name in the path; that a host begins with it says whose they are."""
+    state = states_of_an_hour(NOW)[0]
+    day = int(NOW) // DAY_SECONDS
+    china = "contoso.servicebus.chinacloudapi.cn"
+    other = of_primary(state, "b-2-0000000b", china, "contoso")
+    report = msgspec.structs.replace(other.pairs[0], secondary="elsewhere")
+    other = msgspec.structs.replace(other, pairs=[report])
+
+    def diverted(namespace: str, operations: int) -> Count:
+        return Count(
+            day,
+            "Contoso",
+            namespace,
+            "orders",
+            Operation.DIVERT,
+            Outcome.OK,
+            operations,
+            operations,
+            Route.BACKLOG,
+            True,
+        )
+
+    shown = view(known([state, other], recorded=[diverted(SECONDARY, 3), diverted("elsewhere", 5)]), NOW)
+    assert {pair["key"]: pair["today"]["backlog"] for pair in shown["pairs"]} == {PRIMARY: 3, china: 5}
+    ended = msgspec.structs.replace(state, pairs=[], ended=True)
+    (pair,) = view(known([ended], recorded=[diverted(SECONDARY, 3)]), NOW)["pairs"]
+    assert pair["today"]["backlog"] == 3
 
 
 def test_yesterday_is_not_today() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.dashboard.reading import Process, look
-from pairbus.dashboard.view import label
+from pairbus.dashboard.view import key
 from pairbus.publishing.folder import put_request, read_state, take_back
 from pairbus.publishing.records import STATE_VERSION, Action, Request
 
@@ -33,7 +33,7 @@ class Addressee:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a user wants: an entity of a primary in all its clients, or one syphon of one process."""
+    """What a user wants: an entity in all clients of a pair (`primary`: its key), or one syphon of one process."""
 
     action: Action
     primary: str = ""
@@ -58,7 +58,7 @@ def addressees(state_folder: Path, wish: Wish) -> list[Addressee]:
             Addressee(process, pair.key)
             for process in living
             for pair in process.state.pairs
-            if label(pair.primary) == wish.primary and wish.entity in {entity.name for entity in pair.entities}
+            if key(pair.primary) == wish.primary and wish.entity in {entity.name for entity in pair.entities}
         ]
         what = f"No paired client here sends to {wish.entity!r} of {wish.primary!r}."
     if not found:

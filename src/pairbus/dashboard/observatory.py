@@ -15,7 +15,7 @@ from pairbus.dashboard.depths import DepthWatch
 from pairbus.dashboard.ledger_tail import LedgerTail
 from pairbus.dashboard.money import Prices
 from pairbus.dashboard.reading import Sighting, look
-from pairbus.dashboard.view import Known, label, view
+from pairbus.dashboard.view import Known, key, view
 from pairbus.pairing.options import backlog_path
 from pairbus.publishing.flows import DAY_SECONDS
 
@@ -107,14 +107,14 @@ class Observatory:
 
 
 def _queues(sighting: Sighting, secondary: str) -> dict[str, list[str]]:
-    """The backlog queues in this secondary that somebody here uses, by the label of the primary."""
+    """The backlog queues in this secondary that somebody here uses, by the key of the pair."""
     found: dict[str, set[str]] = {}
     for process in sighting.processes:
         for pair in process.state.pairs:
             if pair.secondary == secondary:
                 paths = (backlog_path(pair.primary_name, number) for number in range(pair.backlog_queues))
-                found.setdefault(label(pair.primary), set()).update(paths)
+                found.setdefault(key(pair.primary), set()).update(paths)
         for syphon in process.state.syphons:
             if syphon.secondary == secondary:
-                found.setdefault(label(syphon.primary), set()).update(pump.queue for pump in syphon.pumps)
+                found.setdefault(key(syphon.primary), set()).update(pump.queue for pump in syphon.pumps)
     return {name: sorted(queues) for name, queues in found.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from pairbus.dashboard.ribbons import WORST_FIRST, Witness, ribbon, worst
 from pairbus.ledger.records import Operation
 from pairbus.publishing.flows import DAY_SECONDS, flows_of
 from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS
-from pairbus.publishing.records import Count, EntityReport, Flow, PairReport
+from pairbus.publishing.records import Count, EntityReport, Flow, PairReport, SyphonReport
 
 HISTORY_SECONDS = BUCKET_SECONDS * KEPT_BUCKETS
 SHOWN_TRANSITIONS = 50
@@ -43,16 +43,16 @@ class Known:
     sighting: Sighting
     prices: Prices
     depths: Mapping[str, Depth]
-    """By the label of the primary."""
+    """By the key of the pair."""
     depth_trouble: str | None = None
     recorded: Sequence[Count] | None = None
     billed: Sequence[Count] | None = None
     control: bool = False
 
 
-def label(primary: str) -> str:
-    """The first label of a primary's name: the same for its host and its name in backlog paths."""
-    return primary.partition(".")[0].lower()
+def key(primary: str) -> str:
+    """What tells one pair from another: what its processes call the primary, whole. Case does not matter."""
+    return primary.lower()
 
 
 def view(known: Known, now: float) -> dict[str, Any]:
@@ -61,8 +61,11 @@ def view(known: Known, now: float) -> dict[str, Any]:
     counts = known.recorded
     if counts is None:
         counts = [one for process in processes for one in process.state.counts if one.day == day]
-    names = sorted({name for process in processes for name in _labels(process)})
-    pairs = [_pair(name, known, counts, now) for name in names]
+    keys = sorted({found for process in processes for found in _keys(process)})
+    names = _names(keys, processes)
+    if known.recorded is not None:
+        counts = _by_pair(counts, keys, processes)
+    pairs = [_pair(one, names[one], known, counts, now) for one in keys]
     living = [report for process in processes if process.alive for report in process.state.pairs]
     diverted = sum(pair["speeds"]["backlog"] for pair in pairs)
     costs = today(counts if known.billed is None else known.billed, known.prices, now % DAY_SECONDS)
@@ -75,42 +78,70 @@ def view(known: Known, now: float) -> dict[str, Any]:
         "syphons": [one for process in processes if process.alive for one in _syphons(process, now)],
         "processes": [_process(process, now) for process in processes if _is_shown(process, now)],
         "unread": known.sighting.unread,
-        "transitions": _transitions(processes),
+        "transitions": _transitions(processes, names),
         "costs": costs,
     }
 
 
-def _labels(process: Process) -> set[str]:
+def _keys(process: Process) -> set[str]:
     state = process.state
-    pairs, syphons = (label(one.primary) for one in state.pairs), (label(one.primary) for one in state.syphons)
-    return {*pairs, *syphons, *(label(one.primary) for one in state.totals)}
+    return {key(one.primary) for one in (*state.pairs, *state.syphons, *state.totals)}
 
 
-def _pair(name: str, known: Known, counts: Sequence[Count], now: float) -> dict[str, Any]:
+def _reports(processes: Sequence[Process]) -> Iterator[PairReport | SyphonReport]:
+    for process in processes:
+        yield from process.state.pairs
+        yield from process.state.syphons
+
+
+def _names(keys: Sequence[str], processes: Sequence[Process]) -> dict[str, str]:
+    """What the page calls each pair: the name in its backlog paths, or its key where that would mean several."""
+    names = {one: one for one in keys}
+    names |= {key(report.primary): report.primary_name.lower() for report in _reports(processes)}
+    often = Counter(names.values())
+    return {one: name if often[name] == 1 else one for one, name in names.items()}
+
+
+def _by_pair(counts: Sequence[Count], keys: Sequence[str], processes: Sequence[Process]) -> list[Count]:
+    """A ledger's counts with the key of their pair: its lines about a backlog queue have the name in the path only."""
+    by_path = {(one.primary_name.lower(), one.secondary): key(one.primary) for one in _reports(processes)}
+    by_label: dict[str, str] = {}
+    for one in reversed(keys):
+        by_label[one.partition(".")[0]] = one
+    found = []
+    for count in counts:
+        primary = key(count.primary)
+        if primary not in keys:
+            primary = by_path.get((primary, count.namespace)) or by_label.get(primary, primary)
+        found.append(msgspec.structs.replace(count, primary=primary))
+    return found
+
+
+def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: float) -> dict[str, Any]:
     processes = known.sighting.processes
     mine = [
         (process, report)
         for process in processes
         if process.alive
         for report in process.state.pairs
-        if label(report.primary) == name
+        if key(report.primary) == this
     ]
     syphons = [
         report
         for process in processes
         if process.alive
         for report in process.state.syphons
-        if label(report.primary) == name
+        if key(report.primary) == this
     ]
     reports = [report for _, report in mine]
-    flows = [one.flow for process in processes for one in process.state.totals if label(one.primary) == name]
+    flows = [one.flow for process in processes for one in process.state.totals if key(one.primary) == this]
     speeds = dict.fromkeys((*SHOWN_FLOWS, "gone"), 0.0)
     for process in processes:
         for speed in process.state.speeds if process.alive and not process.is_silent(now) else ():
-            if label(speed.primary) == name and speed.flow in speeds:
+            if key(speed.primary) == this and speed.flow in speeds:
                 speeds[speed.flow] += speed.per_second
-    entities = _entities(name, mine, processes, counts, now)
-    counted = known.depths.get(name)
+    entities = _entities(this, mine, processes, counts, now)
+    counted = known.depths.get(this)
     reported = max(0, sum(one.stored - one.gone for one in flows))
     waiting = reported if counted is None else counted.messages
     depth: dict[str, Any] = {
@@ -124,6 +155,7 @@ def _pair(name: str, known: Known, counts: Sequence[Count], now: float) -> dict[
     spools = [report.spooled for report in reports if report.spooled is not None]
     named = reports or syphons
     return {
+        "key": this,
         "name": name,
         "primary": named[0].primary if named else name,
         "secondary": named[0].secondary if named else "",
@@ -133,7 +165,7 @@ def _pair(name: str, known: Known, counts: Sequence[Count], now: float) -> dict[
         "entities": entities,
         "more_entities": max((report.more_entities for report in reports), default=0),
         "speeds": {flow: round(speed, 2) for flow, speed in speeds.items()},
-        "today": _today(name, counts),
+        "today": _today(this, counts),
         "depth": depth,
         "rotation": {
             "in": min((report.in_rotation for report in reports), default=0),
@@ -141,7 +173,7 @@ def _pair(name: str, known: Known, counts: Sequence[Count], now: float) -> dict[
         },
         "spool": sum(spools) if spools else None,
         "syphons": len(syphons),
-        "history": _history(name, processes, waiting, now),
+        "history": _history(this, processes, waiting, now),
     }
 
 
@@ -157,7 +189,7 @@ def _waits_for(depth: Mapping[str, Any], syphons: Sequence[str], entities: Seque
 
 
 def _entities(
-    name: str,
+    this: str,
     mine: Sequence[tuple[Process, PairReport]],
     processes: Sequence[Process],
     counts: Sequence[Count],
@@ -169,7 +201,7 @@ def _entities(
             by_name[entity.name].append((process, entity))
     sent: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("primary", "backlog", "pings"), 0))
     for count in counts:
-        if label(count.primary) == name:
+        if key(count.primary) == this:
             row = sent[count.target]
             for flow in flows_of(count.operation, count.route, count.outcome, count.on_backlog):
                 if flow in row:
@@ -193,20 +225,20 @@ def _entities(
                 "deadline": min(deadlines, default=None),
                 "ping": None if last is None else {"at": last.at, "delivered": last.delivered, "error": last.error},
                 "today": sent[entity_name],
-                "ribbon": ribbon(_witnesses(name, entity_name, processes, now), begin=now - HISTORY_SECONDS, end=now),
+                "ribbon": ribbon(_witnesses(this, entity_name, processes, now), begin=now - HISTORY_SECONDS, end=now),
             }
         )
     return found
 
 
-def _witnesses(name: str, entity: str, processes: Sequence[Process], now: float) -> list[Witness]:
+def _witnesses(this: str, entity: str, processes: Sequence[Process], now: float) -> list[Witness]:
     found = []
     for process in processes:
-        changes = [one for one in process.state.transitions if label(one.primary) == name and one.entity == entity]
+        changes = [one for one in process.state.transitions if key(one.primary) == this and one.entity == entity]
         present = [
             report
             for pair in process.state.pairs
-            if label(pair.primary) == name
+            if key(pair.primary) == this
             for report in pair.entities
             if report.name == entity
         ]
@@ -218,10 +250,10 @@ def _witnesses(name: str, entity: str, processes: Sequence[Process], now: float)
     return found
 
 
-def _today(name: str, counts: Sequence[Count]) -> dict[str, int]:
+def _today(this: str, counts: Sequence[Count]) -> dict[str, int]:
     sums = dict.fromkeys((*SHOWN_FLOWS, "pings"), 0)
     for count in counts:
-        if label(count.primary) == name:
+        if key(count.primary) == this:
             for flow in flows_of(count.operation, count.route, count.outcome, count.on_backlog):
                 if flow in sums:
                     sums[flow] += count.operations
@@ -230,16 +262,15 @@ def _today(name: str, counts: Sequence[Count]) -> dict[str, int]:
     return sums
 
 
-def _history(name: str, processes: Sequence[Process], depth: int, now: float) -> dict[str, Any]:
+def _history(this: str, processes: Sequence[Process], depth: int, now: float) -> dict[str, Any]:
     """Messages in each bucket of the last hour; the depth is what it is now, less what came in and went since."""
     last = int(now) // BUCKET_SECONDS
     first = last - KEPT_BUCKETS + 1
     columns = {flow: [0] * KEPT_BUCKETS for flow in Flow.__struct_fields__}
     ordered = list(columns.values())
     for process in processes:
-        mine = {one.primary for one in process.state.totals if label(one.primary) == name}
         for moment in process.state.history:
-            if moment.primary in mine and first <= moment.bucket <= last:
+            if key(moment.primary) == this and first <= moment.bucket <= last:
                 for column, moved in zip(ordered, msgspec.structs.astuple(moment.flow), strict=True):
                     if moved:
                         column[moment.bucket - first] += moved
@@ -300,14 +331,14 @@ def _process(process: Process, now: float) -> dict[str, Any]:
     }
 
 
-def _transitions(processes: Sequence[Process]) -> list[dict[str, Any]]:
+def _transitions(processes: Sequence[Process], names: Mapping[str, str]) -> list[dict[str, Any]]:
     """The last changes, newest first. What several clients saw at about the same time is one."""
     changes = [(one, process) for process in processes for one in process.state.transitions]
     changes.sort(key=lambda pair: pair[0].at, reverse=True)
     found: list[dict[str, Any]] = []
     groups: dict[tuple[str, ...], dict[str, Any]] = {}
     for one, process in changes:
-        alike = (label(one.primary), one.entity, one.before, one.after, one.reason, one.cause)
+        alike = (key(one.primary), one.entity, one.before, one.after, one.reason, one.cause)
         group = groups.get(alike)
         if group is not None and group["at"] - one.at < SAME_TIME_SECONDS:
             group["clients"] += 1
@@ -316,7 +347,7 @@ def _transitions(processes: Sequence[Process]) -> list[dict[str, Any]]:
             break
         groups[alike] = {
             "at": one.at,
-            "primary": alike[0],
+            "primary": names.get(alike[0], alike[0]),
             "entity": one.entity,
             "before": one.before,
             "after": one.after,

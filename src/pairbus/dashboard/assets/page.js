@@ -185,7 +185,7 @@ function showEntity(row, entity, pair, view) {
   const over = entity.state === "failed over";
   const action = over ? "mark healthy" : "fail over";
   button(row.children[7], over ? "Mark healthy" : "Fail over", `${over ? "Mark healthy" : "Fail over"}: ${entity.name} of ${pair.name}`, () => ask(
-    { action, primary: pair.name, entity: entity.name },
+    { action, primary: pair.key, entity: entity.name },
     over ? `Sends to ${entity.name} go to the primary again, in ${plural(total, "client", "clients")}.` : `Sends to ${entity.name} go to the backlog until pings succeed, in ${plural(total, "client", "clients")}.`,
   ));
 }
@@ -286,7 +286,7 @@ function announce(view) {
 function show(view) {
   if (!view.pairs) return;
   headline(view);
-  rows($("pairs"), view.pairs, (pair) => pair.name, () => $("pair-template").content.firstElementChild.cloneNode(true), (section, pair) => showPair(section, pair, view));
+  rows($("pairs"), view.pairs, (pair) => pair.key, () => $("pair-template").content.firstElementChild.cloneNode(true), (section, pair) => showPair(section, pair, view));
   showCosts(view);
   showSyphons(view);
   showTransitions(view);
