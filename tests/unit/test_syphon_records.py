@@ -119,3 +119,24 @@ def test_a_restore_without_an_answer_is_recorded_as_unknown(tmp_path: Path, in_d
     asyncio.run(main())
     restores = [one.get("outcome", "ok") for one in written(tmp_path) if one["operation"] == "restore"]
     assert restores == [outcome, "ok"]
+
+
+def test_a_message_in_parts_is_buried_under_its_own_id_and_once(tmp_path: Path) -> None:
+    """The client recorded its divert under that id: under any other, it would seem to wait for ever."""
+    large = envelope.with_message_id(b"\x00\x53\x75\xb0\x00\x00\x20\x00" + b"x" * 8192, "large")
+    parts = envelope.split(envelope.to_backlog(large, "orders"), "orders", "f00d", 5000)
+    (orphan, _) = envelope.split(envelope.to_backlog(large, "orders"), "orders", "dead", 5000)
+    assert len(parts) == 2
+
+    async def main() -> None:
+        transport = MemoryTransport(send_seconds=0.0)
+        transport.behave = lambda destination, raws: SendError(Verdict.REFUSED, "amqp:not-allowed", "never")
+        transport.queue(QUEUE).put(*parts, orphan)
+        with LedgerWriter(tmp_path, role=Role.SYPHON) as ledger:
+            logbook = Logbook(QUEUE, "contoso", "standby", ledger)
+            await Pump(QUEUE, transport, PumpOptions(PumpRules(part_patience=0.0)), logbook).run(once=True)
+        assert len(transport.queue(QUEUE).dead) == 3
+
+    asyncio.run(main())
+    buried = {(one.get("message_id"), one["cause"]) for one in written(tmp_path) if one["operation"] == "dead-letter"}
+    assert buried == {("large", "MessageRefused"), (None, "MessageRefused"), (None, "PartMissing")}

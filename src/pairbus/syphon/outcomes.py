@@ -20,6 +20,10 @@ from pairbus.syphon.verdicts import SendError
 if TYPE_CHECKING:
     from pairbus.syphon.publishing import PublishedSyphon
 
+_PART = envelope.PART.encode()
+_INCOMPLETE = ("PartMissing", "PartUnusable")
+"""Reasons of parts that make up no message: nobody was told that it was accepted, or the sender sent it again."""
+
 Fate = Literal["restored", "dead-lettered", "expired"]
 
 
@@ -177,7 +181,7 @@ class Logbook:
                 self.counts.expired += letter.expired
             operation = Operation.EXPIRE if letter.expired else Operation.DEAD_LETTER
             if settled:
-                ids = [delivery.message_id]
+                ids = [None if letter.reason in _INCOMPLETE else delivery.message_id]
                 self._record(operation, ids, destination=delivery.destination, cause=letter.reason)
             carried.append(
                 Carried(
@@ -236,10 +240,22 @@ class Logbook:
 
 
 def _message_id(raw: bytes) -> str | None:
-    """The message's id as text; for a part, the part's own."""
+    """The message's id as text. A message in parts is told by its first one: it has the id inside, the others none."""
     try:
-        return message_key_of(raw)
+        part = _part(raw)
+        if part is None:
+            return message_key_of(raw)
+        return message_key_of(part.content) if part.number == 1 else None
     except (AmqpDecodeError, IndexError):
+        return None
+
+
+def _part(raw: bytes) -> envelope.Part | None:
+    if _PART not in raw:  # it stands in every part, and in hardly any other message: only those are read for it
+        return None
+    try:
+        return envelope.read(raw).part
+    except EnvelopeError:
         return None
 
 
