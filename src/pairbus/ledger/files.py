@@ -16,9 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLOSED_SUFFIX = ".jsonl"
-OPEN_SUFFIX = ".jsonl.open"
+_OPENNESS = ".open"
+OPEN_SUFFIX = f"{CLOSED_SUFFIX}{_OPENNESS}"
 _UNNAMED_SUFFIX = ".new"
 _log = logging.getLogger("pairbus.ledger")
+
+
+def closed_name(process: str, number: int) -> str:
+    """What a process calls its file of this number, once it is published."""
+    return f"{process}.{number:06d}{CLOSED_SUFFIX}"
 
 
 def closed_files(folder: Path) -> list[Path]:
@@ -49,6 +55,10 @@ def _size(path: Path) -> int:
         return 0
 
 
+def open_name(process: str, number: int) -> str:
+    return closed_name(process, number) + _OPENNESS
+
+
 def open_exclusive(path: Path) -> int:
     """A new private file, locked by this process for as long as it stays open.
 
@@ -75,7 +85,7 @@ def publish(open_path: Path) -> Path:
 
 def give_final_name(open_path: Path) -> Path:
     """What the others see as published; durable after `sync_folder`."""
-    final = open_path.with_name(open_path.name.removesuffix(".open"))
+    final = open_path.with_name(open_path.name.removesuffix(_OPENNESS))
     open_path.rename(final)
     return final
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from pairbus.ledger.files import OPEN_SUFFIX, closed_files, folder_bytes, give_final_name, open_exclusive, sync_folder
+from pairbus.ledger.files import closed_files, folder_bytes, give_final_name, open_exclusive, open_name, sync_folder
 from pairbus.ledger.records import SCHEMA_VERSION, Operation, Record, Role
 
 _log = logging.getLogger("pairbus.ledger")
@@ -342,7 +342,7 @@ class Scribe:
     def _open(self) -> None:
         self._make_room()
         self._file_number += 1
-        self._path = self._folder / f"{self._process}.{self._file_number:06d}{OPEN_SUFFIX}"
+        self._path = self._folder / open_name(self._process, self._file_number)
         self._descriptor = open_exclusive(self._path)
         self._good_bytes = 0
         self._file_operations = 0

@@ -62,8 +62,8 @@ def build(
 ) -> BuildResult:
     """Bring the tables up to the published ledger files. Running it again changes nothing.
 
-    A day of silver that has come to more than `most_batches` batches is written again as one: however often one builds,
-    the number of files stays bounded.
+    A day of silver that has come to more than `most_batches` batches is written again as one, and so is the quarantine:
+    however often one builds, the number of files stays bounded.
     """
     ledger = Path(ledger_folder)
     if not ledger.is_dir():
@@ -77,10 +77,12 @@ def build(
         prices = pricing or Pricing()
         if not files and (not before.batch or before.pricing == prices.stamp):
             return BuildResult(0, 0, 0, ())
+        sizes = {path.name: path.stat().st_size for path in files}
+        present = {path.name for path in closed_files(ledger)}
         builder = Build(spark, store, before, batch, prices, lookback_days)
         result = builder.run(files)
         builder.compact(most_batches)
-        store.publish(builder.manifest)
+        store.publish(builder.manifest.with_files(sizes, present))
     return result
 
 
@@ -89,7 +91,8 @@ def _new_files(ledger: Path, manifest: Manifest) -> list[Path]:
     for path in closed_files(ledger):
         known = manifest.files.get(path.name)
         if known is None:
-            files.append(path)
+            if not manifest.has_read(path.name):
+                files.append(path)
         elif known != path.stat().st_size:
             raise TablesError(
                 f"The ledger file {path.name} has changed after it was read ({known} bytes then, "
@@ -148,6 +151,9 @@ class Build:
         for day in [day for day, batches in self.manifest.silver.items() if len(batches) > most_batches]:
             self._store.compact(self._spark, schemas.SILVER.schema, self.manifest, day, into)
             self.manifest = replace(self.manifest, batch=into, silver={**self.manifest.silver, day: (into,)})
+        if len(self.manifest.quarantine) > most_batches:
+            self._store.compact_quarantine(self._spark, schemas.QUARANTINE.schema, self.manifest, into)
+            self.manifest = replace(self.manifest, batch=into, quarantine=(into,))
 
     def _ingest(self, files: Sequence[Path]) -> tuple[list[str], int, int]:
         lines = read_lines(self._spark, files)
@@ -160,7 +166,6 @@ class Build:
         known = self.manifest
         self.manifest = replace(
             known,
-            files={**known.files, **{path.name: path.stat().st_size for path in files}},
             silver={**known.silver, **{day: (*known.silver.get(day, ()), self._batch) for day in days}},
             quarantine=(*known.quarantine, self._batch) if bad else known.quarantine,
         )

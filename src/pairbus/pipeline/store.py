@@ -8,7 +8,9 @@
 Rules
 - Only what the manifest names exists. A build writes new folders, makes them durable, then replaces the
   manifest: killed before that, it has changed nothing, and the next build sweeps what it left.
-- A ledger file's name is its identity: it is read once, and must not change after it was published.
+- A ledger file's name is its identity: it is read once, and must not change after it was published. Names of files
+  that have left the ledger's folder are kept as spans of numbers: the manifest is as long as that folder, and a short
+  line for each process that ever recorded.
 - What a build replaces stays until the next build, so that a reader of the manifest before can finish.
 - Every try of a build has a number of its own, kept in the lock's file: Spark may outlive a driver that was killed
   and go on writing for a moment, and what it writes must meet nobody's.
@@ -20,13 +22,15 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
+
+from pairbus.ledger.files import CLOSED_SUFFIX, closed_name
 
 FORMAT = 1
 _COMPACT_BYTES = 128 * 1024 * 1024
@@ -42,7 +46,9 @@ class Manifest:
 
     batch: int = 0
     files: dict[str, int] = field(default_factory=dict)
-    """Ledger files that are in silver, with their bytes."""
+    """Ledger files that are in silver and were in the ledger's folder at the last build, with their bytes."""
+    departed: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """Files that are in silver and left the folder: for each process, the first and last number of each span."""
     silver: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """For each day, the batches that have records of it."""
     quarantine: tuple[int, ...] = ()
@@ -62,8 +68,46 @@ class Manifest:
         kept = {day: maker for day, maker in self.tables.get(name, {}).items() if day not in gone}
         return replace(self, tables={**self.tables, name: {**kept, **dict.fromkeys(written, batch)}})
 
+    def has_read(self, name: str) -> bool:
+        if name in self.files:
+            return True
+        process, number = _process_and_number(name)
+        spans = self.departed.get(process, ())
+        return number is not None and any(first <= number <= last for first, last in spans)
+
+    def with_files(self, read: Mapping[str, int], present: Collection[str]) -> Manifest:
+        """The same after `read` (names and bytes), when the ledger's folder holds the names `present`."""
+        known = {**self.files, **read}
+        files: dict[str, int] = {}
+        numbers: dict[str, list[tuple[int, int]]] = {}
+        for name, size in known.items():
+            process, number = _process_and_number(name)
+            if name in present or number is None:
+                files[name] = size
+            else:
+                numbers.setdefault(process, []).append((number, number))
+        left = {process: _joined([*self.departed.get(process, ()), *spans]) for process, spans in numbers.items()}
+        return replace(self, files=files, departed={**self.departed, **left})
+
     def days(self, table: str) -> list[str]:
         return sorted(self.tables.get(table, {}))
+
+
+def _process_and_number(name: str) -> tuple[str, int | None]:
+    """A ledger file's name taken apart; no number if no writer gives such a name."""
+    process, _, digits = name.removesuffix(CLOSED_SUFFIX).rpartition(".")
+    number = int(digits) if digits.isdecimal() and digits.isascii() else None
+    return process, number if number is not None and name == closed_name(process, number) else None
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
 
 
 class TableStore:
@@ -159,6 +203,10 @@ class TableStore:
         place = self.folder / f"silver/batch={batch:06d}/day={day}"
         files = records.drop("day").coalesce(1 + size // _COMPACT_BYTES)
         files.write.mode("overwrite").partitionBy("namespace").parquet(str(place))
+
+    def compact_quarantine(self, spark: SparkSession, schema: t.StructType, manifest: Manifest, batch: int) -> None:
+        """Write the lines in quarantine again, as one batch."""
+        self.write(self.read_quarantine(spark, schema, manifest).coalesce(1), "quarantine", batch)
 
     def read_silver(
         self, spark: SparkSession, schema: t.StructType, manifest: Manifest, days: Iterable[str] | None = None
