@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from pairbus.testing.published import published_hour
+from pairbus.publishing.folder import OwnFolder, open_state_folder
+from pairbus.testing.published import published_hour, states_of_an_hour
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DESKTOP, PHONE = {"width": 1280, "height": 1000}, {"width": 390, "height": 844}
@@ -87,10 +91,44 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(serve: Serve, ope
         expect(page.get_by_role("dialog")).to_contain_text("go to the backlog until pings succeed, in 2 clients")
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_be_hidden()
-        # A second passes, everything was drawn anew, and the focus is where it was.
-        heard = page.locator("#subline").inner_text()
-        assert heard
-        page.wait_for_function("document.activeElement.getAttribute('aria-label') === 'Fail over: invoices of contoso'")
+        # Everything is drawn anew (the new process says so), and the focus is where it was, on the very same button.
+        button = page.evaluate_handle("document.activeElement")
+        assert button.evaluate("found => found.getAttribute('aria-label')") == "Fail over: invoices of contoso"
+        newcomer = states_of_an_hour(time.time())[3]
+        own = OwnFolder(tmp_path / "state", "host-1-0000000a")
+        own.write(msgspec.structs.replace(newcomer, process="host-1-0000000a", program="newcomer", at=time.time()))
+        expect(page.locator("#process-rows")).to_contain_text("newcomer", timeout=LONG_MS)
+        own.close()
+        assert button.evaluate("found => found.isConnected && found === document.activeElement")
+
+
+def test_a_depth_that_nobody_here_knows_is_not_called_empty(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+    """The syphon here carried more than anybody here stored, and two pairs that begin alike are two."""
+    syphon = states_of_an_hour(time.time())[2]
+    change = msgspec.structs.replace
+    others = [
+        change(
+            syphon,
+            process=f"host-{number}-0000000a",
+            syphons=[change(one, primary=name, primary_name=name) for one in syphon.syphons],
+            totals=[change(one, primary=name) for one in syphon.totals],
+            history=[change(one, primary=name) for one in syphon.history],
+        )
+        for number, name in enumerate(("shop.eu", "shop.us"))
+    ]
+    open_state_folder(tmp_path / "state")
+    with ExitStack() as stack:
+        for state in others:
+            own = OwnFolder(tmp_path / "state", state.process)
+            stack.callback(own.close)
+            own.write(state)
+        page = open_page(serve(tmp_path / "state").address)
+        expect(page.locator(".pair-primary")).to_have_text(["shop.eu", "shop.us"], timeout=LONG_MS)
+        expect(page.locator(".depth-value")).to_have_text(["unknown", "unknown"])
+        expect(page.locator(".depth-detail").first).to_have_text(
+            "syphons here carry what others stored, too: --secondary counts it"
+        )
+        expect(page.locator("#subline")).to_contain_text("how many messages wait is not known")
 
 
 def test_everything_comes_from_the_page_itself(serve: Serve, open_page: Open, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from pairbus.costs import Fleet, Outage, estimate, shipped_tariffs, tariff_for
 from pairbus.dashboard.asking import Wish, addressees
+from pairbus.dashboard.depths import MOST_QUEUES, choose
 from pairbus.dashboard.ledger_tail import LedgerTail
 from pairbus.dashboard.money import Prices, outage_per_hour
 from pairbus.dashboard.reading import Process, Sighting, look
@@ -22,7 +23,18 @@ from pairbus.dashboard.view import Depth, Known, view
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.folder import OwnFolder, open_state_folder
-from pairbus.publishing.records import Action, Count, EntityReport, PairReport, ProcessState, TransitionReport
+from pairbus.publishing.history import BUCKET_SECONDS
+from pairbus.publishing.records import (
+    Action,
+    Count,
+    EntityReport,
+    Flow,
+    Moment,
+    PairReport,
+    ProcessState,
+    Totals,
+    TransitionReport,
+)
 from pairbus.testing.published import PRIMARY, SECONDARY, published_hour, states_of_an_hour
 
 NOW = 1_800_000_000.0
@@ -76,6 +88,50 @@ def test_a_depth_that_was_counted_goes_before_one_that_was_reported() -> None:
         3,
         40_000,
     )
+
+
+def carrying(states: list[ProcessState], gone: int, *, age: int) -> list[ProcessState]:
+    """The syphon took out `gone` messages `age` buckets ago, and nothing before or since."""
+    flow = Flow(home=gone, gone=gone)
+    moment = Moment(PRIMARY, int(NOW) // BUCKET_SECONDS - age, flow)
+    syphon = msgspec.structs.replace(states[2], totals=[Totals(PRIMARY, flow)], history=[moment])
+    return [*states[:2], syphon, *states[3:]]
+
+
+@pytest.mark.parametrize("more", [5_000_000, 1])
+def test_a_depth_is_unknown_where_a_syphon_carries_what_others_put_in(more: int) -> None:
+    states = states_of_an_hour(NOW)
+    stored = sum(one.flow.stored for state in states for one in state.totals)
+    pair = only_pair(known(carrying(states, stored + more, age=5)))
+    assert (pair["depth"]["messages"], pair["depth"]["waits_for"], pair["history"]["depth"]) == (None, None, None)
+    counted = only_pair(known(carrying(states, stored + more, age=5), depths={PRIMARY: Depth(7, 0, NOW)}))
+    assert (counted["depth"]["messages"], counted["history"]["depth"][-1]) == (7, 7)
+
+
+def test_a_depth_was_unknown_when_more_was_taken_out_than_was_there_then() -> None:
+    """Half an hour ago nearly nothing had been put in here: what is put in since does not make the number right."""
+    states = states_of_an_hour(NOW)
+    stored = sum(one.flow.stored for state in states for one in state.totals)
+    assert only_pair(known(carrying(states, stored - 1, age=350)))["depth"]["messages"] is None
+
+
+@pytest.mark.parametrize("age", [0, 1])
+def test_a_sender_that_is_a_second_late_does_not_make_a_depth_unknown(age: int) -> None:
+    states = states_of_an_hour(NOW)
+    stored = sum(one.flow.stored for state in states for one in state.totals)
+    pair = only_pair(known(carrying(states, stored + 3, age=age)))
+    assert (pair["depth"]["messages"], pair["history"]["depth"][-1]) == (0, 0)
+
+
+def test_a_round_asks_for_whole_pairs_in_turn() -> None:
+    queues = {f"p{number:02}": [str(queue) for queue in range(30)] for number in range(7)}
+    queues["vast"] = [str(queue) for queue in range(MOST_QUEUES + 1)]
+    asked: dict[str, float] = {}
+    rounds = []
+    for instant in range(1, 4):
+        rounds.append(choose(queues, asked))
+        asked |= dict.fromkeys(rounds[-1], float(instant))
+    assert rounds == [["p00", "p01", "p02"], ["p03", "p04", "p05"], ["p06", "p00", "p01"]]
 
 
 @pytest.mark.parametrize(

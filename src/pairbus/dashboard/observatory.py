@@ -78,7 +78,7 @@ class Observatory:
                 sighting=sighting,
                 prices=self.settings.prices,
                 depths={} if depths is None else dict(depths.depths),
-                depth_trouble=None if depths is None else depths.trouble,
+                depth_troubles={} if depths is None else dict(depths.troubles),
                 recorded=None if self._tail is None else self._tail.counts(),
                 billed=None if self._tail is None else self._tail.billed(),
                 control=self.settings.token is not None,

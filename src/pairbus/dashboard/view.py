@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -44,7 +44,8 @@ class Known:
     prices: Prices
     depths: Mapping[str, Depth]
     """By the key of the pair."""
-    depth_trouble: str | None = None
+    depth_troubles: Mapping[str, str] = field(default_factory=dict)
+    """Why a pair that should be counted is not, by its key."""
     recorded: Sequence[Count] | None = None
     billed: Sequence[Count] | None = None
     control: bool = False
@@ -84,8 +85,8 @@ def view(known: Known, now: float) -> dict[str, Any]:
 
 
 def _keys(process: Process) -> set[str]:
-    state = process.state
-    return {key(one.primary) for one in (*state.pairs, *state.syphons, *state.totals)}
+    reported = {key(one.primary) for one in _reports([process])}
+    return reported | {key(one.primary) for one in process.state.totals}
 
 
 def _reports(processes: Sequence[Process]) -> Iterator[PairReport | SyphonReport]:
@@ -142,13 +143,18 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
                 speeds[speed.flow] += speed.per_second
     entities = _entities(this, mine, processes, counts, now)
     counted = known.depths.get(this)
-    reported = max(0, sum(one.stored - one.gone for one in flows))
-    waiting = reported if counted is None else counted.messages
+    moved = _moved(this, processes, now)
+    reported = sum(one.stored - one.gone for one in flows)
+    waiting: int | None = max(0, reported)
+    if counted is not None:
+        waiting = counted.messages
+    elif _is_others(reported, moved):
+        waiting = None
     depth: dict[str, Any] = {
         "messages": waiting,
         "dead_letters": None if counted is None else counted.dead_letters,
         "counted_at": None if counted is None else counted.at,
-        "trouble": known.depth_trouble,
+        "trouble": known.depth_troubles.get(this),
     }
     depth["drain_seconds"] = waiting / speeds["gone"] if waiting and speeds["gone"] else None
     depth["waits_for"] = _waits_for(depth, [one.state for one in syphons], [one["state"] for one in entities])
@@ -173,7 +179,7 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
         },
         "spool": sum(spools) if spools else None,
         "syphons": len(syphons),
-        "history": _history(this, processes, waiting, now),
+        "history": _history(moved, waiting, now),
     }
 
 
@@ -262,8 +268,8 @@ def _today(this: str, counts: Sequence[Count]) -> dict[str, int]:
     return sums
 
 
-def _history(this: str, processes: Sequence[Process], depth: int, now: float) -> dict[str, Any]:
-    """Messages in each bucket of the last hour; the depth is what it is now, less what came in and went since."""
+def _moved(this: str, processes: Sequence[Process], now: float) -> dict[str, list[int]]:
+    """Messages in each bucket of the last hour, for each of the flows; the last bucket is the one of this moment."""
     last = int(now) // BUCKET_SECONDS
     first = last - KEPT_BUCKETS + 1
     columns = {flow: [0] * KEPT_BUCKETS for flow in Flow.__struct_fields__}
@@ -274,15 +280,37 @@ def _history(this: str, processes: Sequence[Process], depth: int, now: float) ->
                 for column, moved in zip(ordered, msgspec.structs.astuple(moment.flow), strict=True):
                     if moved:
                         column[moment.bucket - first] += moved
+    return columns
+
+
+def _depths(depth: int, moved: Mapping[str, Sequence[int]]) -> list[int]:
+    """The depth at the end of each bucket: what it is now, less what came in and went since."""
     depths = [0] * KEPT_BUCKETS
     for position in reversed(range(KEPT_BUCKETS)):
-        depths[position] = max(0, depth)
-        depth -= columns["stored"][position] - columns["gone"][position]
+        depths[position] = depth
+        depth -= moved["stored"][position] - moved["gone"][position]
+    return depths
+
+
+def _is_others(reported: int, moved: Mapping[str, Sequence[int]]) -> bool:
+    """Whether a syphon here took out more than anybody here put in: then nobody here knows how many wait.
+
+    Processes publish one after the other, so that what was taken out just now may have been put in by one that has not
+    said so yet: only what is missing after a bucket or two counts.
+    """
+    gone = moved["gone"]
+    return any(
+        depth + gone[position] + (gone[position - 1] if position else 0) < 0
+        for position, depth in enumerate(_depths(reported, moved))
+    )
+
+
+def _history(moved: Mapping[str, Sequence[int]], depth: int | None, now: float) -> dict[str, Any]:
     return {
-        "begin": first * BUCKET_SECONDS,
+        "begin": (int(now) // BUCKET_SECONDS - KEPT_BUCKETS + 1) * BUCKET_SECONDS,
         "seconds": BUCKET_SECONDS,
-        **{flow: columns[flow] for flow in SHOWN_FLOWS},
-        "depth": depths,
+        **{flow: moved[flow] for flow in SHOWN_FLOWS},
+        "depth": None if depth is None else [max(0, one) for one in _depths(depth, moved)],
     }
 
 

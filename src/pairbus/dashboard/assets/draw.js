@@ -24,7 +24,7 @@ export function drawChart(svg, scale, history) {
     ROUTES.forEach(([route], layer) => { sum += history[route][i]; stacked[layer][i] = sum; });
     most = Math.max(most, sum);
   }
-  const depth = history.depth.slice(0, count), deepest = Math.max(...history.depth);
+  const depth = (history.depth || []).slice(0, count), deepest = Math.max(0, ...(history.depth || []));
   const x = (i) => (i / (count - 1)) * WIDTH;
   const y = (value, top) => HEIGHT - 2 - (top ? (value / top) * (HEIGHT - 8) : 0);
   const shapes = [0.25, 0.5, 0.75, 1].map((part) => shape("line", { class: "rule", x1: 0, x2: WIDTH, y1: y(part, 1), y2: y(part, 1) }));
@@ -46,7 +46,7 @@ export function drawChart(svg, scale, history) {
   if (deepest) words.push(`line: the backlog, up to ${number.format(deepest)}`);
   scale.textContent = words.join(" · ");
   const sums = ROUTES.map(([route, name]) => `${number.format(history[route].reduce((a, b) => a + b, 0))} ${name}`);
-  svg.setAttribute("aria-label", `The last hour: ${sums.join(", ")}; at most ${peak} a second; backlog of at most ${number.format(deepest)}.`);
+  svg.setAttribute("aria-label", `The last hour: ${sums.join(", ")}; at most ${peak} a second; ${history.depth ? `backlog of at most ${number.format(deepest)}` : "the backlog is not known"}.`);
 }
 
 export function drawRibbon(svg, stretches, now, seconds) {

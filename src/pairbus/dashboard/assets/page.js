@@ -107,7 +107,9 @@ function headline(view) {
   else if (alive) title = "Nothing has been sent yet";
   text($("headline"), title);
   const waiting = view.pairs.reduce((sum, pair) => sum + pair.depth.messages, 0);
-  const words = [plural(alive, "process publishes", "processes publish"), plural(waiting, "message waits", "messages wait")];
+  const words = [plural(alive, "process publishes", "processes publish")];
+  if (view.pairs.every((pair) => pair.depth.messages !== null)) words.push(plural(waiting, "message waits", "messages wait"));
+  else words.push(waiting ? `at least ${plural(waiting, "message waits", "messages wait")}` : "how many messages wait is not known");
   if (view.costs.outage) words.push(`the outage costs ${outageMoney(view.costs)} an hour`);
   if (view.unread) words.push(`${plural(view.unread, "state", "states")} could not be read`);
   text($("subline"), words.join(" · "));
@@ -143,8 +145,8 @@ function showPair(section, pair, view) {
     line.hidden = route === "spool" && pair.spool === null && !pair.speeds.spool;
   });
 
-  text(find(".depth-value"), number.format(pair.depth.messages));
-  text(find(".depth-detail"), depthDetail(pair));
+  text(find(".depth-value"), pair.depth.messages === null ? "unknown" : number.format(pair.depth.messages));
+  text(find(".depth-detail"), depthDetail(pair, view.at));
   const today = pair.today;
   text(find(".accepted-value"), number.format(today.primary + today.backlog + today.spool));
   text(find(".accepted-detail"), `${number.format(today.primary)} primary · ${number.format(today.backlog)} backlog${today.spool ? ` · ${number.format(today.spool)} spool` : ""} · ${number.format(today.home)} carried home`);
@@ -159,13 +161,15 @@ function showPair(section, pair, view) {
   rows(body, pair.entities, (entity) => entity.name, () => tableRow(body), (row, entity) => showEntity(row, entity, pair, view));
 }
 
-function depthDetail(pair) {
+function depthDetail(pair, now) {
   const { depth } = pair, words = [];
-  if (!depth.messages) words.push("empty");
+  if (depth.messages === null) words.push("syphons here carry what others stored, too: --secondary counts it");
+  else if (!depth.messages) words.push("empty");
   else if (depth.drain_seconds !== null) words.push(`home in about ${duration(depth.drain_seconds)}`);
   else words.push(`waits for ${depth.waits_for}`);
   if (depth.dead_letters) words.push(plural(depth.dead_letters, "dead letter", "dead letters"));
-  words.push(depth.counted_at === null ? "as these processes know" : "counted in the secondary");
+  if (depth.counted_at !== null) words.push(`counted in the secondary ${duration(now - depth.counted_at)} ago`);
+  else if (depth.messages !== null) words.push("as these processes know");
   if (depth.trouble) words.push(depth.trouble);
   return words.join(" · ");
 }
