@@ -12,6 +12,7 @@ import pytest
 
 from pairbus import envelope
 from pairbus.ledger import LedgerWriter, Role
+from pairbus.syphon.actions import Release
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.durable_records import DurableRecords
 from pairbus.syphon.outcomes import Logbook
@@ -101,6 +102,50 @@ def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
         assert durable.flushes <= 2, "after the first refusal nobody waits again for a while"
 
     asyncio.run(main())
+
+
+def test_looks_into_the_queue_are_recorded(tmp_path: Path) -> None:
+    """They are billed: each message shown, and a look that shows nothing."""
+
+    async def main() -> Pump:
+        transport = MemoryTransport(send_seconds=0.0)
+        transport.queue(QUEUE).put(backlog("held"))
+        holder = await transport.open_receiver(QUEUE)
+        held = await holder.receive(1, 0.0)
+        with LedgerWriter(tmp_path, role=Role.SYPHON) as ledger:
+            pump = Pump(QUEUE, transport, PumpOptions(PumpRules()), Logbook(QUEUE, "contoso", "standby", ledger))
+            run = asyncio.ensure_future(pump.run(once=True))
+            while not transport.calls["peek"]:
+                await asyncio.sleep(0.01)
+            await holder.release(held)
+            await run
+            return pump
+
+    pump = asyncio.run(main())
+    peeks = [one for one in written(tmp_path) if one["operation"] == "peek"]
+    first, last = peeks[0], peeks[-1]
+    assert len(peeks) == pump.logbook.counts.peeks
+    assert (first["message_id"], first["destination"], first["bytes"]) == ("held", "orders", len(backlog("held")))
+    assert (first["namespace"], first["entity"], first["role"]) == ("standby", QUEUE, "syphon")
+    assert last["outcome"] == "empty"
+    assert "message_id" not in last
+
+
+def test_what_is_released_is_recorded_unless_its_lock_was_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        transport = MemoryTransport(send_seconds=0.0)
+        transport.queue(QUEUE).put(backlog("a"), backlog("b"))
+        receiver = await transport.open_receiver(QUEUE)
+        deliveries = await receiver.receive(2, 0.0)
+        with LedgerWriter(tmp_path, role=Role.SYPHON) as ledger:
+            pump = Pump(QUEUE, transport, PumpOptions(PumpRules()), Logbook(QUEUE, "contoso", "standby", ledger))
+            pump.logbook.look_at(deliveries)
+            assert await receiver.release(deliveries[:1]) == []
+            await pump._release(Release(tuple(deliveries)), receiver)
+            assert pump.logbook.counts.released == 1
+
+    asyncio.run(main())
+    assert [one["message_id"] for one in written(tmp_path) if one["operation"] == "abandon"] == ["b"]
 
 
 @pytest.mark.parametrize(("in_doubt", "outcome"), [(True, "unknown"), (False, "failed")])

@@ -59,9 +59,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """A message seen in a backlog queue, whoever has it. What cannot be read is None."""
+    """A message seen in a backlog queue, whoever has it. What cannot be read is None, a size that is not known 0."""
 
     sequence_number: int
     destination: str | None
     part_of: str | None = None
     enqueued_ms: int = 0
+    message_id: str | None = None
+    size: int = 0

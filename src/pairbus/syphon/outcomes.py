@@ -99,13 +99,16 @@ class Logbook:
         if not deliveries:
             self.counts.empty_receives += 1
             self._record(Operation.RECEIVE, [None], outcome=Outcome.EMPTY, seconds=seconds)
-        elif self.ledger is not None or self.published is not None:
-            by_destination: dict[str, list[Delivery]] = {}
-            for one in deliveries:
-                by_destination.setdefault(one.destination, []).append(one)
-            for destination, those in by_destination.items():
-                ids, sizes = [one.message_id for one in those], [one.size for one in those]
-                self._record(Operation.RECEIVE, ids, sizes, destination=destination, seconds=seconds)
+        else:
+            self._record_each(Operation.RECEIVE, deliveries, seconds)
+
+    def peeked(self, found: Sequence[Peeked], seconds: float) -> None:
+        """One look into the queue, whatever it showed."""
+        self.counts.peeks += 1
+        if found:
+            self._record_each(Operation.PEEK, found, seconds)
+        else:
+            self._record(Operation.PEEK, [None], outcome=Outcome.EMPTY, seconds=seconds)
 
     def sent(self, destination: str, items: Sequence[Item], error: SendError | None, seconds: float) -> None:
         self.counts.sends += 1
@@ -199,8 +202,22 @@ class Logbook:
         if self.on_carried is not None:
             self.on_carried(carried)
 
-    def released(self, deliveries: Sequence[Delivery]) -> None:
-        self.counts.released += len(deliveries)
+    def released(self, deliveries: Sequence[Delivery], lost: Sequence[Delivery]) -> None:
+        gone = {one.sequence_number for one in lost}
+        released = [one for one in deliveries if one.sequence_number not in gone]
+        self.counts.released += len(released)
+        self._record_each(Operation.ABANDON, released)
+
+    def _record_each(self, operation: Operation, messages: Sequence[Delivery | Peeked], seconds: float = 0.0) -> None:
+        """For each destination by itself: that is a part of a message's name."""
+        if self.ledger is None and self.published is None:
+            return
+        by_destination: dict[str, list[Delivery | Peeked]] = {}
+        for one in messages:
+            by_destination.setdefault(one.destination or "", []).append(one)
+        for destination, those in by_destination.items():
+            ids, sizes = [one.message_id for one in those], [one.size for one in those]
+            self._record(operation, ids, sizes, destination=destination, seconds=seconds)
 
     def _record(
         self,
@@ -269,6 +286,6 @@ def peeked(stamps: Stamps, raw: bytes) -> Peeked:
     try:
         message = envelope.read(raw)
     except (EnvelopeError, AmqpDecodeError):
-        return Peeked(stamps.number, None, enqueued_ms=stamps.enqueued_ms)
+        return Peeked(stamps.number, None, None, stamps.enqueued_ms, _message_id(raw), len(raw))
     part_of = message.part.of if message.part is not None else None
-    return Peeked(stamps.number, message.destination, part_of, stamps.enqueued_ms)
+    return Peeked(stamps.number, message.destination, part_of, stamps.enqueued_ms, _message_id(raw), len(raw))

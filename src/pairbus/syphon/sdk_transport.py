@@ -284,7 +284,13 @@ def _peeked(message: ServiceBusReceivedMessage) -> Peeked:
             found.decode("utf-8", "replace") if isinstance(found, bytes) else found if isinstance(found, str) else None
         )
 
-    return Peeked(message.sequence_number or 0, text(envelope.PATH), text(envelope.PART_OF), _enqueued_ms(message))
+    return Peeked(
+        message.sequence_number or 0,
+        text(envelope.PATH),
+        text(envelope.PART_OF),
+        _enqueued_ms(message),
+        message.message_id,
+    )
 
 
 def _enqueued_ms(message: ServiceBusReceivedMessage) -> int:
