@@ -14,6 +14,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from pairbus.ledger import LedgerWriter, Operation, Route
 from pairbus.publishing.folder import OwnFolder, open_state_folder
 from pairbus.testing.published import published_hour, states_of_an_hour
 
@@ -129,6 +130,20 @@ def test_a_depth_that_nobody_here_knows_is_not_called_empty(serve: Serve, open_p
             "syphons here carry what others stored, too: --secondary counts it"
         )
         expect(page.locator("#subline")).to_contain_text("how many messages wait is not known")
+
+
+def test_what_is_missing_of_a_ledger_is_said(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    with LedgerWriter(ledger) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY)
+    (ledger / "a-folder.jsonl").mkdir()  # cannot be read as a file, whoever one is
+    (ledger / "garbage.jsonl").write_text("no record\n")
+    page = open_page(serve(tmp_path / "state", "--ledger", str(ledger)).address)
+    expect(page.locator("#costs-missing")).to_have_text(
+        "1 file of the ledger cannot be read: what is recorded there is missing. · "
+        "1 line of the ledger is no record and is left out.",
+        timeout=LONG_MS,
+    )
 
 
 def test_everything_comes_from_the_page_itself(serve: Serve, open_page: Open, tmp_path: Path) -> None:

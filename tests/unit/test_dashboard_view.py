@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from datetime import date
@@ -13,14 +14,16 @@ import msgspec
 import pytest
 
 from pairbus.costs import Fleet, Outage, estimate, shipped_tariffs, tariff_for
+from pairbus.dashboard import ledger_tail
 from pairbus.dashboard.asking import Wish, addressees
 from pairbus.dashboard.depths import MOST_QUEUES, choose
 from pairbus.dashboard.ledger_tail import LedgerTail
 from pairbus.dashboard.money import Prices, outage_per_hour
+from pairbus.dashboard.observatory import Observatory, Settings
 from pairbus.dashboard.reading import Process, Sighting, look
 from pairbus.dashboard.ribbons import Witness, ribbon
 from pairbus.dashboard.view import Depth, Known, view
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route, closed_files
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.folder import OwnFolder, open_state_folder
 from pairbus.publishing.history import BUCKET_SECONDS
@@ -245,6 +248,20 @@ def test_lines_about_backlog_queues_find_their_pair() -> None:
     assert pair["today"]["backlog"] == 3
 
 
+def test_what_one_client_saw_again_and_again_is_not_several_clients() -> None:
+    """Two clients of one process, one of which flaps."""
+    state = states_of_an_hour(NOW)[0]
+    flapping = [
+        TransitionReport(NOW - 4 + second, PRIMARY, "orders", *states, "send_failed", source="pair-1")
+        for second in range(4)
+        for states in (("healthy", "suspect"), ("suspect", "healthy"))
+    ]
+    once = TransitionReport(NOW - 1, PRIMARY, "orders", "healthy", "suspect", "send_failed", source="pair-2")
+    shown = view(known([msgspec.structs.replace(state, transitions=[*flapping, once])]), NOW)["transitions"]
+    assert sorted(one["clients"] for one in shown if one["after"] == "suspect") == [1, 1, 1, 2]
+    assert [one["clients"] for one in shown if one["after"] == "healthy"] == [1, 1, 1, 1]
+
+
 def test_yesterday_is_not_today() -> None:
     assert view(known(), NOW + DAY_SECONDS)["costs"]["billed"] == 0
 
@@ -331,16 +348,19 @@ def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
 
 def test_a_ledger_is_read_once_as_it_grows_and_when_it_is_published(tmp_path: Path) -> None:
     day = int(time.time()) // DAY_SECONDS
+    today = day * DAY_SECONDS * 1_000_000
     tail = LedgerTail(tmp_path)
     with LedgerWriter(tmp_path) as writer:
-        writer.record_batch(Operation.SEND, "contoso", "orders", ["1", "2"], route=Route.PRIMARY)
-        writer.record(Operation.TRANSITION, "contoso", "orders")
+        writer.record_batch(Operation.SEND, "contoso", "orders", ["1", "2"], route=Route.PRIMARY, at_us=today)
+        writer.record(Operation.TRANSITION, "contoso", "orders", at_us=today)
         writer.record(Operation.SEND, "contoso", "orders", at_us=(day - 1) * DAY_SECONDS * 1_000_000)
         assert writer.flush()
         assert tail.read_on(day)
         assert tail.read_on(day)
         queue = "contoso/x-servicebus-transfer/0"
-        writer.record(Operation.DIVERT, "standby", queue, size=70_000, destination="orders", route=Route.BACKLOG)
+        writer.record(
+            Operation.DIVERT, "standby", queue, size=70_000, destination="orders", route=Route.BACKLOG, at_us=today
+        )
     assert tail.read_on(day)
     expected = [
         Count(day, "contoso", "contoso", "orders", Operation.SEND, Outcome.OK, 2, 2, Route.PRIMARY),
@@ -350,13 +370,38 @@ def test_a_ledger_is_read_once_as_it_grows_and_when_it_is_published(tmp_path: Pa
     assert tail.billed() == expected
 
 
+def test_a_ledger_that_is_not_read_to_its_end_or_not_readable_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_tail, "READ_AT_ONCE_BYTES", 600)
+    with LedgerWriter(tmp_path) as writer:
+        for _ in range(20):
+            writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY)
+    (written,) = closed_files(tmp_path)
+    (tmp_path / "a-folder.jsonl").mkdir()  # cannot be read as a file, whoever one is
+    (tmp_path / "garbage.jsonl").write_text("no record\n")
+    observatory = Observatory(Settings(tmp_path / "state", PRICES, tmp_path))
+
+    async def looks() -> list[dict[str, Any]]:
+        found = [await observatory.look()]
+        while not found[-1]["costs"]["complete"]:
+            found.append(await observatory.look())
+        return found
+
+    first, *_, last = [one["costs"] for one in asyncio.run(looks())]
+    assert (first["complete"], first["billed"] < 20) == (False, True)
+    assert (last["billed"], last["refused_files"], last["unreadable_lines"]) == (20, 1, 1)
+    assert written.exists()
+
+
 def test_a_namespace_that_counted_itself_is_billed_by_its_own_records(tmp_path: Path) -> None:
     day = int(time.time()) // DAY_SECONDS
+    today = day * DAY_SECONDS * 1_000_000
     with LedgerWriter(tmp_path) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY)
-        writer.record(Operation.SEND, "contoso", "orders", role=Role.NAMESPACE)
-        writer.record(Operation.RECEIVE, "contoso", "orders", role=Role.NAMESPACE)
-        writer.record(Operation.PING, "fabrikam", "orders", route=Route.PRIMARY)
+        writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY, at_us=today)
+        writer.record(Operation.SEND, "contoso", "orders", role=Role.NAMESPACE, at_us=today)
+        writer.record(Operation.RECEIVE, "contoso", "orders", role=Role.NAMESPACE, at_us=today)
+        writer.record(Operation.PING, "fabrikam", "orders", route=Route.PRIMARY, at_us=today)
     tail = LedgerTail(tmp_path)
     assert tail.read_on(day)
     assert sorted((one.namespace, one.operation.value) for one in tail.billed()) == [

@@ -1,7 +1,7 @@
 """Today's operations as a ledger folder has them, without Spark: its files are read as they grow.
 
 Each line is read once. A day's first look may mean a large folder: `read_on` takes a bounded amount at a time and says
-whether there is more.
+whether there is more. A file that cannot be read is counted and tried again the next time; the others are read.
 """
 
 from __future__ import annotations
@@ -56,36 +56,48 @@ class LedgerTail:
         self._offsets: dict[str, int] = {}
         self._sums: dict[_Kind, list[int]] = {}
         self.unreadable = 0
+        """Lines of today's files that are no records."""
+        self.refused = 0
+        """Files that could not be read the last time; the folder itself counts as one."""
 
     def read_on(self, day: int) -> bool:
         """Read what is new, up to a limit; True if everything there is has been read."""
         if day != self._day:
             self._day, self._offsets, self._sums, self.unreadable = day, {}, {}, 0
         room = READ_AT_ONCE_BYTES
-        for path in (*closed_files(self._folder), *open_files(self._folder)):
+        self.refused = 0
+        try:
+            files = [*closed_files(self._folder), *open_files(self._folder)]
+        except OSError:
+            self.refused = 1
+            return True
+        for path in files:
             if room <= 0:
                 return False
-            room -= self._read_file(path, room)
+            try:
+                room -= self._read_file(path, room)
+            except FileNotFoundError:  # published in this moment: it is read under its new name
+                continue
+            except OSError:
+                self.refused += 1
         return room > 0
 
     def _read_file(self, path: Path, most: int) -> int:
+        """How much was read; `most` if there may be more."""
         # A file that is published keeps the beginning of its name: what was read of it stays read.
         stem = path.name.removesuffix(OPEN_SUFFIX).removesuffix(".jsonl")
         offset = self._offsets.get(stem, 0)
-        try:
-            found = path.stat()
-            if found.st_size == offset or found.st_mtime < self._day * DAY_SECONDS:
-                return 0
-            with path.open("rb") as file:
-                file.seek(offset)
-                text = file.read(most)
-        except FileNotFoundError:  # published in this moment: it is read under its new name
+        found = path.stat()
+        if found.st_size == offset or found.st_mtime < self._day * DAY_SECONDS:
             return 0
+        with path.open("rb") as file:
+            file.seek(offset)
+            text = file.read(most)
         end = text.rfind(b"\n") + 1
         for line in text[:end].splitlines():
             self._add(line)
         self._offsets[stem] = offset + end
-        return end
+        return len(text)
 
     def _add(self, text: bytes) -> None:
         try:

@@ -58,8 +58,7 @@ class Observatory:
         """Look once; everyone who waits for a new view gets this one."""
         now = time.time()
         sighting = await asyncio.to_thread(look, self.settings.state_folder)
-        if self._tail is not None:
-            await asyncio.to_thread(self._tail.read_on, int(now) // DAY_SECONDS)
+        complete = self._tail is None or await asyncio.to_thread(self._tail.read_on, int(now) // DAY_SECONDS)
         depths = self._depths
         if depths is not None:
             queues = _queues(sighting, depths.host)
@@ -81,6 +80,9 @@ class Observatory:
                 depth_troubles={} if depths is None else dict(depths.troubles),
                 recorded=None if self._tail is None else self._tail.counts(),
                 billed=None if self._tail is None else self._tail.billed(),
+                ledger_complete=complete,
+                ledger_unreadable=0 if self._tail is None else self._tail.unreadable,
+                ledger_refused=0 if self._tail is None else self._tail.refused,
                 control=self.settings.token is not None,
             ),
             now,

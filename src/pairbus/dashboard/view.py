@@ -48,6 +48,10 @@ class Known:
     """Why a pair that should be counted is not, by its key."""
     recorded: Sequence[Count] | None = None
     billed: Sequence[Count] | None = None
+    ledger_complete: bool = True
+    """Whether all that the ledger holds of today is in these."""
+    ledger_unreadable: int = 0
+    ledger_refused: int = 0
     control: bool = False
 
 
@@ -72,6 +76,9 @@ def view(known: Known, now: float) -> dict[str, Any]:
     costs = today(counts if known.billed is None else known.billed, known.prices, now % DAY_SECONDS)
     costs["outage"] = outage_per_hour(living, diverted, counts, known.prices)
     costs["counted_by"] = "processes" if known.recorded is None else "ledger"
+    costs["complete"] = known.ledger_complete
+    costs["unreadable_lines"] = known.ledger_unreadable
+    costs["refused_files"] = known.ledger_refused
     return {
         "at": now,
         "control": known.control,
@@ -360,15 +367,18 @@ def _process(process: Process, now: float) -> dict[str, Any]:
 
 
 def _transitions(processes: Sequence[Process], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The last changes, newest first. What several clients saw at about the same time is one."""
+    """The last changes, newest first. What several clients saw at about the same time is one, what one saw twice two."""
     changes = [(one, process) for process in processes for one in process.state.transitions]
     changes.sort(key=lambda pair: pair[0].at, reverse=True)
     found: list[dict[str, Any]] = []
     groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    seen_by: dict[tuple[str, ...], set[tuple[str, str]]] = {}
     for one, process in changes:
         alike = (key(one.primary), one.entity, one.before, one.after, one.reason, one.cause)
         group = groups.get(alike)
-        if group is not None and group["at"] - one.at < SAME_TIME_SECONDS:
+        client = (process.name, one.source)
+        if group is not None and group["at"] - one.at < SAME_TIME_SECONDS and client not in seen_by[alike]:
+            seen_by[alike].add(client)
             group["clients"] += 1
             continue
         if len(found) == SHOWN_TRANSITIONS:
@@ -385,5 +395,6 @@ def _transitions(processes: Sequence[Process], names: Mapping[str, str]) -> list
             "pid": process.state.pid,
             "clients": 1,
         }
+        seen_by[alike] = {client}
         found.append(groups[alike])
     return found

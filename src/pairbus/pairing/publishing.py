@@ -93,6 +93,7 @@ class PublishedPair:
                 reason=event.reason.name.lower(),
                 cause=cause,
                 episode=event.episode,
+                source=self.key,
             )
         )
 

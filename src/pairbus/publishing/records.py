@@ -157,6 +157,8 @@ class TransitionReport(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     cause: str = ""
     episode: str = ""
+    source: str = ""
+    """The `key` of the paired client."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -203,11 +203,23 @@ function pingWords(entity, now) {
   return [first.join(), second.join(", ")];
 }
 
+// What of the ledger is not in the figures.
+function ledgerTroubles(costs) {
+  const words = [];
+  if (!costs.complete) words.push("The ledger is still being read: today's figures grow until it is.");
+  if (costs.refused_files) words.push(`${plural(costs.refused_files, "file", "files")} of the ledger cannot be read: what is recorded there is missing.`);
+  if (costs.unreadable_lines) words.push(`${plural(costs.unreadable_lines, "line", "lines")} of the ledger ${costs.unreadable_lines === 1 ? "is no record and is" : "are no records and are"} left out.`);
+  return words;
+}
+
 function showCosts(view) {
   const costs = view.costs;
-  $("costs").hidden = !costs.namespaces.length;
+  $("costs").hidden = !costs.namespaces.length && !ledgerTroubles(costs).length;
   text($("costs-total"), `${money(costs.amount, costs.currency)} · ${plural(costs.billed, "billed operation", "billed operations")}`);
   text($("costs-caption"), `Since midnight UTC, as ${costs.counted_by === "ledger" ? "the ledger records" : "these processes count"}; tariff ${costs.tariff}, ${costs.plan}`);
+  const missing = ledgerTroubles(costs).join(" · ");
+  $("costs-missing").hidden = !missing;
+  text($("costs-missing"), missing);
   $("costs-outage").hidden = !costs.outage;
   if (costs.outage) text($("costs-outage"), `The outage adds about ${plural(costs.outage.operations, "operation", "operations")} an hour, ${number.format(costs.outage.pings)} of them pings: ${outageMoney(costs)} an hour.`);
   const body = $("costs-rows");
