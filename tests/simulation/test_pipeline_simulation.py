@@ -128,6 +128,15 @@ def test_both_namespaces_down_is_refused_or_spooled() -> None:
     assert spooled.spooled == pytest.approx(bare.refused)
 
 
+@pytest.mark.parametrize("scope", ["entity", "namespace", "both"])
+def test_more_outages_than_there_is_time_for_are_one_that_never_ends(scope: str) -> None:
+    plan = FleetPlan(entities=2, days=3, outages=(OutageKind(scope, 1000, 2000),))
+    run = play_run(plan, PairingChoice(failover_interval_seconds=0), USD, 1)
+    assert run.refused_without_pairing == pytest.approx(run.offered)
+    assert run.availability_without_pairing == pytest.approx(0)
+    assert 0 <= run.availability_without_pairing <= run.availability <= 1
+
+
 def test_the_forecast_on_spark(spark: SparkSession) -> None:
     runs = simulate(spark, PLAN, day=date(2026, 1, 1))
     rows = {(row["choice"], row["run"]): row for row in runs.collect()}

@@ -58,11 +58,16 @@ class RunResult:
 
     @property
     def availability(self) -> float:
-        return 1 - self.refused / self.offered
+        return _share_of_rest(self.refused, self.offered)
 
     @property
     def availability_without_pairing(self) -> float:
-        return 1 - self.refused_without_pairing / self.offered
+        return _share_of_rest(self.refused_without_pairing, self.offered)
+
+
+def _share_of_rest(refused: float, offered: float) -> float:
+    """Clients send whole messages: those of a period that is one outage may be a little more than its average."""
+    return max(0.0, 1 - refused / offered)
 
 
 def play_outage(rules: FailoverRules, seconds: float, rate: float, phase: float) -> ClientOutage:
@@ -157,13 +162,23 @@ def play_run(plan: FleetPlan, choice: PairingChoice, tariff: Tariff, run: int) -
 
 
 def _draw_outages(plan: FleetPlan, run: int) -> list[tuple[OutageKind, float]]:
-    """The outages of a run and their seconds."""
+    """The outages of a run and their seconds. An entity is in one outage at a time, and not after the period."""
     chance = random.Random(f"{plan.seed}/{run}")  # noqa: S311 - seeded on purpose
-    return [
+    drawn = [
         (kind, chance.expovariate(1 / (kind.mean_minutes * 60)))
         for kind in plan.outages
         for _ in range(_poisson(chance, kind.per_30_days * plan.days / 30))
     ]
+    period = plan.days * 86400
+    left = period * plan.entities
+    fitting = []
+    for kind, seconds in drawn:
+        entities = 1 if kind.scope == "entity" else plan.entities
+        lasting = min(seconds, period, left / entities)
+        if lasting > 0:
+            fitting.append((kind, lasting))
+            left -= lasting * entities
+    return fitting
 
 
 def _add_outage(
