@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,12 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from pairbus.drill import LeftBehindError, real_stage
+from pairbus.drill.scenario import Entity
+from pairbus.drill.stage import entities_on
+from pairbus.pairing.options import backlog_path
+from pairbus.syphon import Namespace
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -146,23 +153,116 @@ def test_a_step_that_never_ends_fails_the_drill_and_what_waits_is_not_lost(tmp_p
     assert "FAILS" not in done.stdout  # every expectation holds; the step is what failed
 
 
-def test_ctrl_c_ends_a_drill_and_leaves_nothing_running(tmp_path: Path) -> None:
-    path = tmp_path / "long.toml"
+DEAD_SECONDARY = """
+name = "nobody answers"
+expect = ["lost == 0", "delivered == 3"]
+[pairing]
+backlog-queue-count = 1
+[[entities]]
+queue = "orders"
+[[steps]]
+do = "send"
+entity = "orders"
+count = 3
+[[steps]]
+do = "kill"
+namespace = "secondary"
+[[steps]]
+do = "wait"
+until = "waiting > 0"
+[[steps]]
+do = "send"
+entity = "orders"
+count = 100
+"""
+
+
+def test_a_step_that_fails_ends_the_drill_with_its_account(tmp_path: Path) -> None:
+    path = tmp_path / "dead.toml"
+    path.write_text(DEAD_SECONDARY)
+    done = drill(str(path), "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert [step["problem"] is None for step in result["steps"]] == [True, True, False]
+    assert (result["account"]["accepted"], result["account"]["delivered"], result["account"]["lost"]) == (3, 3, 0)
+    assert [verdict["holds"] for verdict in result["verdicts"]] == [True, True]
+
+
+def test_nothing_is_proved_by_a_drill_that_sends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.toml"
+    head = NEVER.partition("[[steps]]")[0].replace('"lost == 0", "waiting == 3", "refused == 0"', EXAMPLE_OF_THE_GUIDE)
+    path.write_text(f'{head}[[steps]]\ndo = "pause"\nfor = "1ms"\n')
+    done = drill(str(path), "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    result = json.loads(done.stdout, parse_constant=pytest.fail)  # NaN is not JSON
+    assert {one["expectation"]: one["holds"] for one in result["verdicts"]} == {
+        "lost == 0": True,
+        "p99_send < 2s": False,
+        "accepted > 0": False,
+    }
+    assert result["latencies"]["p99_send"] is None
+
+
+EXAMPLE_OF_THE_GUIDE = '"lost == 0", "p99_send < 2s"'
+
+
+@contextmanager
+def pausing(path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A drill that pauses for an hour; it is gone at the end, whatever happens to the test."""
     path.write_text(NEVER.partition("[[steps]]")[0] + '[[steps]]\ndo = "pause"\nfor = "1h"\n')
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
     with subprocess.Popen(
-        [sys.executable, "-m", "pairbus.cli", "drill", str(path)],
+        [sys.executable, "-m", "pairbus.cli", "drill", str(path), *words],
         env=kept,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stderr is not None and process.stdout is not None
-        assert "pause for 1h" in process.stderr.readline()
+        try:
+            assert process.stderr is not None
+            assert "pause for 1h" in process.stderr.readline()
+            yield process
+        finally:
+            process.kill()  # its servers end with it
+
+
+def test_ctrl_c_ends_a_drill_and_leaves_nothing_running(tmp_path: Path) -> None:
+    with pausing(tmp_path / "long.toml") as process:
         servers = psutil.Process(process.pid).children(recursive=True)
         assert len(servers) == 2
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == "Interrupted.\n"
-        assert process.wait(120) == 130
-        assert process.stdout.read() == ""
+        assert process.communicate(timeout=120) == ("", "Interrupted.\n")
+        assert process.returncode == 130
     wait_until(lambda: not any(server.is_running() for server in servers), what="the servers to end")
+
+
+def test_a_job_that_is_cancelled_leaves_nothing_in_real_namespaces(pair: EmbeddedPair, tmp_path: Path) -> None:
+    before = entities(pair)
+    ends = ("--real", "--primary", str(pair.primary.data), "--secondary", str(pair.secondary.data))
+    with pausing(tmp_path / "long.toml", *ends) as process:
+        assert entities(pair) != before
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=120) == ("", "Interrupted.\n")
+        assert process.returncode == 130
+    assert entities(pair) == before
+
+
+def test_what_cannot_be_deleted_is_named_and_the_rest_is_deleted(tmp_path: Path) -> None:
+    async def play(pair: EmbeddedPair) -> list[Any]:
+        ends = [
+            Namespace.parse(one.connection_string, connection_verify=one.ca_file)
+            for one in (pair.primary, pair.secondary)
+        ]
+        async with real_stage(*ends) as stage:
+            with pytest.raises(LeftBehindError) as caught:
+                async with entities_on(stage, [Entity("orders"), Entity("prices", topic=True)], 2):
+                    async with ends[1].administration() as admin:
+                        for number in range(2):
+                            await admin.create_queue(backlog_path(stage.primary_name, number))
+                    await asyncio.to_thread(pair.primary.kill)
+            assert caught.value.names == tuple(f"{stage.path(name)} in {ends[0].host}" for name in ("orders", "prices"))
+            async with ends[1].administration() as admin:
+                return [queue async for queue in admin.list_queues()]
+
+    with embedded_pair(tmp_path, process=True) as pair:
+        assert asyncio.run(play(pair)) == []

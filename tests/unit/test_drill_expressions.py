@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,6 +50,14 @@ def holds(text: str) -> bool:
 def test_what_holds(text: str) -> None:
     assert holds(text)
     assert not holds(f"not ({text})")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["p99_send < 2s", "p99_send != 2s", "not p99_send > 2s", "not not p99_send < 2s", "p99_send == p99_send"],
+)
+def test_nothing_holds_of_a_time_that_nobody_took(text: str) -> None:
+    assert not parse(text, entities=ENTITIES, live=False).holds(lambda metric, entity: math.nan)[0]
 
 
 @pytest.mark.parametrize(

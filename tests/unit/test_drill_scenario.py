@@ -124,6 +124,8 @@ def test_every_fault_of_the_server_can_be_scripted(mode: str) -> None:
             "namespace 'x' is unknown: known",
         ),
         ("[[steps]]", "[steps]", "steps must be tables: write [[steps]] above each of them."),
+        ('entity = "orders"', 'entity = ["orders"]', "steps 1: '['orders']' is no entity of this drill"),
+        ('entity = "orders"', "entity = {}", "steps 1: '{}' is no entity of this drill"),
     ],
 )
 def test_what_is_wrong_is_said_first(old: str, new: str, sentence: str) -> None:
@@ -145,6 +147,10 @@ def test_a_scenario_that_cannot_be_read_is_exit_code_2(tmp_path: Path, capsys: p
     path.write_text("name = ")
     assert run(["drill", str(path)]) == 2
     assert f"{path} is not TOML" in capsys.readouterr().err
+    for count in ("1" * 5000, f"0x{'f' * 5000}"):
+        path.write_text(GOOD.replace("count = 1", f"count = {count}"))
+        assert run(["drill", str(path)]) == 2
+        assert f"{path} is not TOML: it has a whole number of more than 64 bits." in capsys.readouterr().err
     path.write_text(GOOD + '[[steps]]\ndo = "kill"\n')
     assert run(["drill", str(path), "--real", "--primary", "a", "--secondary", "b"]) == 2
     assert "--real cannot do 'kill': real namespaces know only faults of mode disable." in capsys.readouterr().err

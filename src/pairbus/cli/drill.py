@@ -39,14 +39,16 @@ def drill(
     """Rehearse an outage and check what is expected of it.
 
     Plays the steps of a scenario, then looks for every message whose send was accepted: delivered, dead-lettered, in
-    the backlog or in the spool; what is nowhere is lost. Exits with 1 if an expectation does not hold.
+    the backlog or in the spool; what is nowhere is lost. Exits with 1 if an expectation does not hold, or if none is
+    about accepted or refused sends and nothing was accepted.
     """
     import asyncio
     import json
     import logging
+    import signal
 
     from pairbus.cli.exits import ANSWER_IS_NO, DONE
-    from pairbus.drill import ScenarioError, read_scenario
+    from pairbus.drill import LeftBehindError, ScenarioError, read_scenario
 
     if not real and (primary is not None or secondary is not None):
         raise Refusal("--primary and --secondary are for --real: give it, or leave them out.")
@@ -55,8 +57,14 @@ def drill(
     except ScenarioError as error:
         raise Refusal(str(error)) from error
     logging.basicConfig(level=logging.CRITICAL)  # an outage fills logs; the drill itself says what matters
+    # A CI that cancels its job sends SIGTERM: as with Ctrl-C, what the drill made is removed.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
         result = asyncio.run(_play(wanted, real, primary, secondary))
+    except LeftBehindError as error:
+        cause = error.__context__
+        why = f"The drill could not be played: {str(cause).rstrip('.')}. " if isinstance(cause, Exception) else ""
+        raise Refusal(f"{why}{error}") from error
     except _errors() as error:
         raise Refusal(f"The drill could not be played: {str(error).rstrip('.')}.") from error
     if as_json:
@@ -117,10 +125,14 @@ def _print(result: Result) -> None:
             typer.echo(plain(f"step {step.number} ({step.said}) did not come to its end: {step.problem}"))
     for message_id in result.lost:
         typer.echo(f"lost: {message_id}")
+    for left in result.left_behind:
+        typer.echo(plain(f"left behind, delete it yourself: {left}"))
     typer.echo(f"{result.name}: {'passed' if result.passed else 'FAILED'} in {result.seconds:.1f} s")
 
 
-def _shown(name: str, value: float | str) -> str:
+def _shown(name: str, value: float | str | None) -> str:
+    if value is None:
+        return "no sends"
     if isinstance(value, str):
         return value
     timed = name.startswith(("p50_", "p95_", "p99_", "max_", "elapsed"))

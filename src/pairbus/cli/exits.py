@@ -20,12 +20,12 @@ EXITS = Exits(
         DONE: "done, and the answer is yes; for `serve` and `syphon`: stopped as asked (Ctrl-C, SIGTERM)",
         ANSWER_IS_NO: "it ran, and the answer is no, see below",
         CANNOT_RUN: "it could not run: a wrong option, a port in use, a server that is not there",
-        INTERRUPTED: "interrupted with Ctrl-C",
+        INTERRUPTED: "interrupted with Ctrl-C; `drill` also by SIGTERM",
     },
     no={
         "demo": "a message that was accepted was not delivered, or the ledger disagrees with what was counted",
         "doctor": "a check failed",
-        "drill": "an expectation does not hold, or a step did not come to its end",
+        "drill": "an expectation does not hold, a step did not come to its end, or something it made is left behind",
         "ledger report": "a message is lost",
     },
 )

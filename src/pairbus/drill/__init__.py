@@ -16,12 +16,23 @@ if TYPE_CHECKING:
     from pairbus.drill.scenario import Scenario as Scenario
     from pairbus.drill.scenario import ScenarioError as ScenarioError
     from pairbus.drill.scenario import read_scenario as read_scenario
+    from pairbus.drill.stage import LeftBehindError as LeftBehindError
     from pairbus.drill.stage import embedded_stage as embedded_stage
     from pairbus.drill.stage import real_stage as real_stage
 
-__all__ = ["Result", "Scenario", "ScenarioError", "embedded_stage", "read_scenario", "real_stage", "run_drill"]
+__all__ = [
+    "LeftBehindError",
+    "Result",
+    "Scenario",
+    "ScenarioError",
+    "embedded_stage",
+    "read_scenario",
+    "real_stage",
+    "run_drill",
+]
 
 _HOMES = {
+    "LeftBehindError": "stage",
     "Result": "result",
     "Scenario": "scenario",
     "ScenarioError": "scenario",

@@ -38,9 +38,14 @@ class Census:
     waiting: set[str] = field(default_factory=set)
     spooled: set[str] = field(default_factory=set)
 
-    def account(self, name: str, sent: Sent) -> tuple[Account, list[str]]:
-        """What became of one entity's messages, and the ids of those that are nowhere."""
-        copies = self.delivered.get(name, Counter())
+    def account(self, entity: Entity, sent: Sent) -> tuple[Account, list[str]]:
+        """What became of one entity's messages, and the ids of those that are nowhere.
+
+        A message that is delivered and still on its way is there twice as soon as it is carried home, unless the entity
+        detects that.
+        """
+        copies = self.delivered.get(entity.name, Counter())
+        on_its_way = Counter() if entity.duplicate_detection else Counter([*self.waiting, *self.spooled])
         accepted = set(sent.accepted)
         lost = [
             one
@@ -56,7 +61,7 @@ class Census:
                 waiting=len(accepted & self.waiting),
                 spooled=len(accepted & self.spooled),
                 lost=len(lost),
-                duplicates=sum(copies[one] - 1 for one in accepted if copies[one] > 1),
+                duplicates=sum(max(0, copies[one] + on_its_way[one] - 1) for one in accepted),
             ),
             lost[:MOST_LOST_SHOWN],
         )

@@ -10,11 +10,13 @@
 Rules:
 - Kinds are checked before anything runs: a count is compared with a number, a time with a number that has a unit (ms,
   s, m, h), a state with `healthy`, `suspect` or `failed_over`, by == and != only.
+- A time of sends that were never made is not a number: no comparison with it holds, and no negation of one.
 - Everything has a limit: length, number of words, depth. What is wrong is one sentence that shows where.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +46,11 @@ _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 Value = float | str
+
+
+def is_known(value: Value) -> bool:
+    """Whether there is such a value: a percentile of nothing is none."""
+    return isinstance(value, str) or not math.isnan(value)
 
 
 class Kind(StrEnum):
@@ -77,7 +84,11 @@ METRICS: Mapping[str, Metric] = {
     "elapsed": Metric(Kind.TIME, "time since the first step", scope="all"),
     "delivered": Metric(Kind.COUNT, "accepted messages that are in their entity", live=False),
     "dead_lettered": Metric(Kind.COUNT, "accepted messages in a dead-letter queue", live=False),
-    "duplicates": Metric(Kind.COUNT, "copies of accepted messages in their entity beyond the first", live=False),
+    "duplicates": Metric(
+        Kind.COUNT,
+        "copies of accepted messages beyond the first: in their entity, or on the way to it if it does not detect them",
+        live=False,
+    ),
     "lost": Metric(Kind.COUNT, "accepted messages that are nowhere", live=False),
 }
 
@@ -111,7 +122,8 @@ class Comparison:
     right: Operand
 
     def holds(self, lookup: Lookup, seen: dict[str, Value]) -> bool:
-        return _SIGNS[self.sign](self.left.look(lookup, seen), self.right.look(lookup, seen))
+        left, right = self.left.look(lookup, seen), self.right.look(lookup, seen)
+        return is_known(left) and is_known(right) and _SIGNS[self.sign](left, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +143,10 @@ class Negation:
     part: Node
 
     def holds(self, lookup: Lookup, seen: dict[str, Value]) -> bool:
-        return not self.part.holds(lookup, seen)
+        within: dict[str, Value] = {}
+        held = self.part.holds(lookup, within)
+        seen.update(within)
+        return not held and all(map(is_known, within.values()))
 
 
 Node = Comparison | Junction | Negation

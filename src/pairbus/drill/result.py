@@ -39,7 +39,8 @@ class Verdict:
 
     expectation: str
     holds: bool
-    values: Mapping[str, float | str]
+    values: Mapping[str, float | str | None]
+    """None: a time of sends, and none was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +61,26 @@ class Result:
     steps: tuple[StepTaken, ...]
     account: Account
     entities: Mapping[str, Account]
-    latencies: Mapping[str, float]
+    latencies: Mapping[str, float | None]
     changes: tuple[Change, ...]
     errors: Mapping[str, int]
     """Sends that raised, by the class of the error."""
     lost: tuple[str, ...]
     """The ids of messages that are nowhere, the first few."""
     verdicts: tuple[Verdict, ...]
+    left_behind: tuple[str, ...] = ()
+    """Entities of the drill that could not be removed, each with its namespace."""
 
     @property
     def passed(self) -> bool:
-        """Every step came to its end and every expectation holds."""
-        return all(step.problem is None for step in self.steps) and all(verdict.holds for verdict in self.verdicts)
+        """Every step came to its end, every expectation holds, and nothing is left behind."""
+        played = all(step.problem is None for step in self.steps)
+        return played and all(verdict.holds for verdict in self.verdicts) and not self.left_behind
 
     def as_dict(self) -> dict[str, Any]:
         return {"passed": self.passed, **asdict(self)}
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share does not exceed; 0 for nothing."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+    """The smallest value that so large a share does not exceed; of nothing, not a number."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan

@@ -1,6 +1,7 @@
 """Runs a scenario: the steps in their order, then the census, then the expectations.
 
-- A step that does not come to its end in its time is a problem of the drill's result; the steps after it are not taken.
+- A step that fails, or does not come to its end in its time, is a problem of the drill's result; the steps after it are
+  not taken.
 - Whatever happens on the way: senders are stopped, faults cleared, namespaces started, every message looked for.
 """
 
@@ -10,16 +11,17 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from azure.core.exceptions import ResourceNotFoundError
+from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.servicebus import ServiceBusReceiveMode
 
 from pairbus.aio import SendAvailabilityPairedNamespaceOptions, pair_namespace
 from pairbus.drill.census import sum_of, take_census
-from pairbus.drill.expressions import Value
+from pairbus.drill.expressions import Value, is_known
 from pairbus.drill.result import Account, Change, Result, StepTaken, Verdict
 from pairbus.drill.scenario import (
     Break,
@@ -36,16 +38,23 @@ from pairbus.drill.scenario import (
     Wait,
 )
 from pairbus.drill.sending import Senders
-from pairbus.drill.stage import Stage, entities_on, set_sending
+from pairbus.drill.stage import LeftBehindError, Stage, entities_on, set_sending
+from pairbus.errors import PairbusError
 from pairbus.failover import EntityState
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.service import Syphon
 
 LOOK_AGAIN_SECONDS = 0.1
+LOOK_SECONDS = 10.0
+"""What one look into the backlog may take, also if the step's own time is over sooner."""
 PURGE_WAIT_SECONDS = 5.0
+_TROUBLES = (AzureError, PairbusError, OSError, RuntimeError)
+"""What namespaces, the pairing and the syphon raise. A time-out is an OSError."""
+_ABOUT_SENDS = ("accepted", "refused")
 _SHARES = {"p50_send": 0.5, "p95_send": 0.95, "p99_send": 0.99, "max_send": 1.0}
 
 Say = Callable[[str], None]
+T = TypeVar("T", float, Value)
 
 
 async def run_drill(scenario: Scenario, stage: Stage, say: Say = lambda _: None) -> Result:
@@ -54,18 +63,27 @@ async def run_drill(scenario: Scenario, stage: Stage, say: Say = lambda _: None)
     spool = stage.folder / "spool" if options.pop("spool", False) else None
     queues = int(options.get("backlog_queue_count", 10))
     entities = list(scenario.entities.values())
-    async with entities_on(stage, entities, queues):
-        drill = _Drill(scenario, stage, queues, say)
-        await drill.play(options, spool)
-        await stage.mend()
-        for entity in drill.disabled:
-            await set_sending(stage, scenario.entities[entity], True)
-        try:
-            census = await take_census(stage, entities, queues, spool)
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
-    accounts = {name: census.account(name, drill.senders.sent[name]) for name in scenario.entities}
-    return drill.judged({name: account for name, (account, _) in accounts.items()}, accounts)
+    drill = _Drill(scenario, stage, queues, say)
+    census = None
+    left_behind: tuple[str, ...] = ()
+    try:
+        async with entities_on(stage, entities, queues):
+            await drill.play(options, spool)
+            await stage.mend()
+            for entity in drill.disabled:
+                await set_sending(stage, scenario.entities[entity], True)
+            try:
+                census = await take_census(stage, entities, queues, spool)
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from errors
+    except LeftBehindError as error:
+        if census is None:
+            raise
+        left_behind = error.names
+    accounts = {entity.name: census.account(entity, drill.senders.sent[entity.name]) for entity in entities}
+    return replace(
+        drill.judged({name: account for name, (account, _) in accounts.items()}, accounts), left_behind=left_behind
+    )
 
 
 class _Drill:
@@ -108,7 +126,15 @@ class _Drill:
                     if not await self._take(step):
                         break
             finally:
-                await self.senders.stop()
+                await self._end_sending()
+
+    async def _end_sending(self) -> None:
+        began = self._elapsed()
+        try:
+            await self.senders.stop()
+        except _TROUBLES as error:
+            number = len(self._taken) + 1
+            self._taken.append(StepTaken(number, "stop", began, self._elapsed() - began, _sentence(error)))
 
     async def _take(self, step: Step) -> bool:
         began = self._elapsed()
@@ -116,8 +142,8 @@ class _Drill:
         problem = None
         try:
             await self._act(step)
-        except TimeoutError as error:
-            problem = str(error) or "It did not come to its end in time."
+        except _TROUBLES as error:
+            problem = _sentence(error)
             self._say(f"{self._elapsed():6.1f} s  {problem}")
         self._taken.append(StepTaken(step.number, step.said, began, self._elapsed() - began, problem))
         return problem is None
@@ -162,8 +188,8 @@ class _Drill:
         deadline = time.monotonic() + wait.within
         asks_backlog = any(operand.metric == "waiting" for operand in wait.until.operands())
         while True:
-            last_chance = time.monotonic() >= deadline
-            waiting = await self._waiting() if asks_backlog else 0
+            left = deadline - time.monotonic()
+            waiting = await self._look_into_backlog(wait, max(left, LOOK_SECONDS)) if asks_backlog else 0
 
             def look(metric: str, entity: str | None, waiting: int = waiting) -> Value:
                 return waiting if metric == "waiting" else self._live(metric, entity)
@@ -171,10 +197,21 @@ class _Drill:
             holds, values = wait.until.holds(look)
             if holds:
                 return
-            if last_chance:
-                seen = ", ".join(f"{name} is {value}" for name, value in values.items())
+            if left <= 0:
+                seen = ", ".join(
+                    f"{name} is {value if is_known(value) else 'not known'}" for name, value in values.items()
+                )
                 raise TimeoutError(f"Waited {wait.within:g} s for {wait.until.text}: {seen}.")
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    async def _look_into_backlog(self, wait: Wait, most_seconds: float) -> int:
+        try:
+            async with asyncio.timeout(most_seconds):
+                return await self._waiting()
+        except TimeoutError:
+            raise TimeoutError(
+                f"Waited {wait.within:g} s for {wait.until.text}: the secondary does not say what waits in its backlog."
+            ) from None
 
     async def _carry(self, within: float) -> None:
         syphon = Syphon(
@@ -254,6 +291,11 @@ class _Drill:
             )
         )
 
+    def _asks_about_sends(self) -> bool:
+        """Whether the scenario says itself how many sends succeed. If it does not, one of them must."""
+        operands = (operand for expectation in self._scenario.expect for operand in expectation.operands())
+        return any(operand.metric in _ABOUT_SENDS for operand in operands)
+
     # --- the result -----------------------------------------------------------------------------------------
 
     def judged(self, entities: dict[str, Account], accounts: dict[str, tuple[Account, list[str]]]) -> Result:
@@ -269,16 +311,28 @@ class _Drill:
         verdicts = []
         for expectation in self._scenario.expect:
             holds, values = expectation.holds(look)
-            verdicts.append(Verdict(expectation.text, holds, values))
+            verdicts.append(Verdict(expectation.text, holds, {name: _or_none(value) for name, value in values.items()}))
+        if not together.accepted and not self._asks_about_sends():
+            verdicts.append(Verdict("accepted > 0", False, {"accepted": 0}))
         return Result(
             name=self._scenario.name,
             seconds=seconds,
             steps=tuple(self._taken),
             account=together,
             entities=entities,
-            latencies={name: self.senders.latency(share, None) for name, share in _SHARES.items()},
+            latencies={name: _or_none(self.senders.latency(share, None)) for name, share in _SHARES.items()},
             changes=tuple(self._changes),
             errors=dict(self.senders.errors),
             lost=tuple(one for _, lost in accounts.values() for one in lost),
             verdicts=tuple(verdicts),
         )
+
+
+def _sentence(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    text = str(error).strip().partition("\n")[0].rstrip(".")
+    return f"{text or f'It failed: {type(error).__name__}'}."
+
+
+def _or_none(value: T) -> T | None:
+    return value if is_known(value) else None

@@ -20,7 +20,6 @@ docs/drill.md describes every key.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pairbus.drill.expressions import Expression, ExpressionError, parse
+from pairbus.toml import read_toml
 
 LARGEST_BYTES = 256 * 1024
 MOST_STEPS = 200
@@ -180,9 +180,11 @@ def read_scenario(path: Path) -> Scenario:
     if len(raw) > LARGEST_BYTES:
         raise ScenarioError(f"The scenario {path} has more than {LARGEST_BYTES} bytes.")
     try:
-        return parse_scenario(tomllib.loads(raw.decode("utf-8")))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        content = read_toml(raw)
+    except ValueError as error:
         raise ScenarioError(f"{path} is not TOML: {error}.") from error
+    try:
+        return parse_scenario(content)
     except ScenarioError as error:
         raise ScenarioError(f"{path}: {error}") from error
 
@@ -256,7 +258,7 @@ def _step(number: int, table: _Table, entities: Mapping[str, Entity]) -> Step:
     keys, make = _ACTIONS[do]
     table.only("do", *keys)
     name = table.content.get("entity")
-    if name is not None and name not in entities:
+    if name is not None and (not isinstance(name, str) or name not in entities):
         raise ScenarioError(
             f"{table.name}: '{str(name)[:60]}' is no entity of this drill: {_meant(str(name), entities)}"
         )

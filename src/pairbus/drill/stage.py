@@ -2,7 +2,8 @@
 
 Rules for real namespaces:
 - Every entity, and the primary's name in the backlog paths, begins with `pairbus-drill-` and a random word.
-- What was made is deleted at the end, however the drill ends, backlog queues included.
+- What was made is deleted at the end, however the drill ends, backlog queues included. Each deletion is tried by
+  itself; what could not be deleted is told by name (LeftBehindError).
 - Nothing can be killed; the only fault is the status of an entity that the drill made.
 """
 
@@ -12,11 +13,11 @@ import asyncio
 import contextlib
 import secrets
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from azure.core.exceptions import ResourceNotFoundError
+from azure.core.exceptions import AzureError, ResourceNotFoundError
 
 from pairbus.drill.scenario import Break, Entity, NamespaceRole
 from pairbus.pairing.options import backlog_path
@@ -25,12 +26,23 @@ from pairbus.syphon.namespaces import Namespace
 OWN = "pairbus-drill"
 SUBSCRIPTION = "drill"
 EMBEDDED_PRIMARY = "contoso"
+DELETE_SECONDS = 30.0
+
+
+class LeftBehindError(RuntimeError):
+    """Entities that the drill made and could not remove."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"The drill made these and could not delete them, delete them yourself: {', '.join(names)}.")
+        self.names = tuple(names)
 
 
 class Stage(Protocol):
     primary_name: str
     folder: Path
     """A folder of the drill's own, gone at its end."""
+    others_live_here: bool
+    """Whether the namespaces go on after the drill, so that it must remove what it made."""
 
     def namespace(self, role: NamespaceRole) -> Namespace: ...
 
@@ -51,6 +63,8 @@ class Stage(Protocol):
 
 class EmbeddedStage:
     """Two namespaces in processes of their own, which can be killed."""
+
+    others_live_here = False
 
     def __init__(self, folder: Path, pair: Any) -> None:
         self.primary_name = EMBEDDED_PRIMARY
@@ -94,6 +108,8 @@ class EmbeddedStage:
 
 class RealStage:
     """Two namespaces that others use too. Steps that are not for them were refused before."""
+
+    others_live_here = True
 
     def __init__(self, folder: Path, primary: Namespace, secondary: Namespace) -> None:
         self.primary_name = f"{OWN}-{secrets.token_hex(4)}"
@@ -145,21 +161,40 @@ async def real_stage(primary: Namespace, secondary: Namespace) -> AsyncIterator[
 
 @contextlib.asynccontextmanager
 async def entities_on(stage: Stage, entities: list[Entity], queues: int) -> AsyncIterator[None]:
-    """Makes the drill's entities and removes them, and the backlog queues, at the end."""
-    async with stage.namespace("primary").administration() as admin:
-        try:
+    """Makes the drill's entities and removes them, and the backlog queues, at the end; LeftBehindError if it cannot."""
+    try:
+        async with stage.namespace("primary").administration() as admin:
             for entity in entities:
                 await _make(admin, stage.path(entity.name), entity)
-            yield
-        finally:
-            await stage.mend()
-            for entity in entities:
-                with contextlib.suppress(ResourceNotFoundError):
-                    await (admin.delete_topic if entity.topic else admin.delete_queue)(stage.path(entity.name))
-            async with stage.namespace("secondary").administration() as other:
-                for number in range(queues):
-                    with contextlib.suppress(ResourceNotFoundError):
-                        await other.delete_queue(backlog_path(stage.primary_name, number))
+        yield
+    finally:
+        if stage.others_live_here and (left := await _remove(stage, entities, queues)):
+            raise LeftBehindError(left)
+
+
+async def _remove(stage: Stage, entities: list[Entity], queues: int) -> list[str]:
+    """Deletes everything that may have been made; what could not be deleted, with its namespace."""
+    left = []
+    async with (
+        stage.namespace("primary").administration() as admin,
+        stage.namespace("secondary").administration() as other,
+    ):
+        deletions: list[tuple[NamespaceRole, str, Callable[[str], Coroutine[Any, Any, None]]]] = [
+            ("primary", stage.path(entity.name), admin.delete_topic if entity.topic else admin.delete_queue)
+            for entity in entities
+        ]
+        deletions += [
+            ("secondary", backlog_path(stage.primary_name, number), other.delete_queue) for number in range(queues)
+        ]
+        for role, path, delete in deletions:
+            try:
+                async with asyncio.timeout(DELETE_SECONDS):
+                    await delete(path)
+            except ResourceNotFoundError:
+                continue
+            except (AzureError, OSError):  # a time-out is an OSError
+                left.append(f"{path} in {stage.namespace(role).host}")
+    return left
 
 
 async def _make(admin: Any, path: str, entity: Entity) -> None:
