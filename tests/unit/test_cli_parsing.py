@@ -15,6 +15,7 @@ import pytest
 from pairbus.cli.__main__ import run
 from pairbus.cli.fault import Mode
 from pairbus.cli.logs import KeyValueFormatter
+from pairbus.cli.namespaces import numbers
 from pairbus.cli.parsing import duration_ms
 from pairbus.cli.refusal import Refusal
 from pairbus.embedded.faults import MODES
@@ -212,3 +213,41 @@ def test_a_package_that_is_missing_is_one_sentence(tmp_path: Path, missing: str,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"pairbus: {sentence}")
+
+
+SECRET = "c2VjcmV0"
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        f"sharedaccesskeyname=a;sharedaccesskey={SECRET}",
+        f"endpoint=sb://x.example.org/;SharedAccesKeyName=a;SharedAccesKey={SECRET}",
+        f"SharedAccessSignature={SECRET}",
+        f"sharedaccesskey={SECRET};{'x' * 5000}",
+        f"keyname=a;key={SECRET}",
+    ],
+)
+@pytest.mark.parametrize("words", [("fault",), ("backlog", "list", "--primary-name", "x", "--secondary")])
+def test_a_connection_string_is_never_shown_however_it_is_spelt(
+    words: tuple[str, ...], spelt: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, spelt]) == 2
+    said = capsys.readouterr()
+    assert SECRET not in said.out + said.err
+    assert "connection string" in said.err
+
+
+def test_a_server_with_an_endless_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fault", "x" * 5000]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["1" * 5000, "0-" + "9" * 5000, "10000", "5-3", "9-10000"])
+def test_queues_out_of_range_are_refused(text: str) -> None:
+    with pytest.raises(Refusal, match=r"--queues '.{1,60}' is out of range: numbers go from 0 to 9999"):
+        numbers("--queues", text)
+
+
+def test_queues_are_numbers() -> None:
+    assert numbers("--queues", "0,2,5-7,9999") == [0, 2, 5, 6, 7, 9999]

@@ -61,6 +61,10 @@ def test_what_is_typed_goes_before_the_environment_and_that_before_the_file(
         ("primary = 3", "primary is '3': expected a text in quotes."),
         ("[serve", " is not TOML: "),
         ("x = '\xff'", " is not TOML: "),
+        (f"x = {'1' * 5000}", "is not TOML: it has a whole number of more than 64 bits."),
+        (f"[serve]\nport = 0x{'f' * 5000}", "is not TOML: it has a whole number of more than 64 bits."),
+        (f"x = {'[' * 5000}", "is not TOML: it is nested too deeply."),
+        (f"{'a.' * 500}a = 1", "is not TOML: it is nested too deeply."),
     ],
 )
 def test_a_file_is_right_or_refused_whichever_command_runs(
@@ -80,10 +84,20 @@ def test_a_file_that_is_not_there_is_said(config: Path, capsys: pytest.CaptureFi
     assert "--config 'pairbus.toml' cannot be read: No such file or directory." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'primary = "Endpoint=sb://h/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"',
+        'primary = "endpoint=sb://h/;sharedaccesskeyname=k;sharedaccesskey=c2VjcmV0"',
+        'secondary = "Endpoint=sb://h/;SharedAccessSignature=SharedAccessSignature sr=h&sig=c2VjcmV0"',
+        r'primary = "Endpoint\u003dsb://h/;SharedAccess\u004bey\u003dc2VjcmV0"',
+        '# primary = "Endpoint=sb://h/;SharedAccessKey=c2VjcmV0"',
+    ],
+)
 def test_a_connection_string_in_the_file_is_refused_and_not_shown(
-    config: Path, capsys: pytest.CaptureFixture[str]
+    text: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config.write_text('primary = "Endpoint=sb://h/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"\n')
+    config.write_text(f"{text}\n")
     assert run(["--config", "pairbus.toml", *ESTIMATE]) == 2
     said = capsys.readouterr().err
     assert "holds a connection string: write where it is instead" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -102,6 +103,11 @@ operations = [{ up_to = 10, price_per_million = "0" }, { price_per_million = "1"
         ('currency = "EUR"', 'currency = "EUR"\nvat = 20', "has 'vat'"),
         ("[plans.standard]", "[plans]", "must be a table of prices"),
         ("= [", "= [[", "is not TOML"),
+        ("= [", f"= {'[' * 5000}", "is not TOML: it is nested too deeply"),
+        ("up_to = 10", f"up_to = {'1' * 5000}", "is not TOML: it has a whole number of more than 64 bits"),
+        ("up_to = 10", "up_to = true", "steps must grow"),
+        ("valid_from = 2025-01-01", "valid_from = 2025-01-01T00:00:00", "needs valid_from, a date"),
+        ('"1"', '"1e999999"', "give a price as text"),
     ],
 )
 def test_a_wrong_tariff_is_told_what_is_wrong(old: str, new: str, says: str) -> None:
@@ -125,3 +131,17 @@ def test_an_unknown_tariff_or_plan_names_the_known_ones() -> None:
         tariff_for(shipped_tariffs(), "other", date(2025, 1, 1))
     with pytest.raises(TariffError, match="no plan 'gold'; it has basic, premium, standard"):
         USD.plan("gold")
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "1e300"])
+@pytest.mark.parametrize("name", ["hours", "messages_per_second"])
+def test_an_outage_without_measure_is_refused(name: str, value: str) -> None:
+    values: dict[str, Any] = {"hours": 1.0, "messages_per_second": 1.0, name: float(value)}
+    with pytest.raises(ValueError, match=f"The outage's {name} must be from 0 to 1e\\+15; it is {value[:2]}"):
+        Outage(**values)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_fleet_without_measure_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="The fleet's ping_interval_seconds is "):
+        Fleet(ping_interval_seconds=float(value))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pairbus.cli.parsing import file_text
 from pairbus.cli.pricing import PlanName, TariffFile, TariffName, read_tariffs
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.spark import with_spark
@@ -117,11 +118,9 @@ def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: b
 
     tariffs, _ = read_tariffs(tariff_file, None)
     try:
-        plan = parse_fleet(file.read_text(encoding="utf-8"), str(file))
+        plan = parse_fleet(file_text("The fleet", file), str(file))
         plan = plan if runs is None else replace(plan, runs=runs)
-    except OSError as error:
-        raise Refusal(f"The fleet {file} cannot be read: {error.strerror}.") from error
-    except (FleetError, UnicodeDecodeError) as error:
+    except FleetError as error:
         raise Refusal(str(error)) from error
 
     def play(spark: Any) -> list[dict[str, Any]]:

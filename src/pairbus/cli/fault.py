@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pairbus.cli.parsing import duration_ms
+from pairbus.cli.parsing import duration_ms, holds_key
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.voice import is_quiet
 
@@ -119,16 +119,16 @@ def _connection_string(server: str) -> str:
     """Finds the server that the user means."""
     from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, running_servers
 
-    if "SharedAccessKey=" in server:
+    if holds_key(server):
         return server
     path = Path(server)
-    if path.is_dir() and (path / DATA_FOLDER_FILE).exists():
-        path = path / DATA_FOLDER_FILE
-    if path.is_file():
-        try:
-            found = RunningServer.read(path)
-        except (OSError, ValueError) as error:
-            raise Refusal(f"'{server}' is not a ready file: {error}") from error
+    try:
+        if path.is_dir() and (path / DATA_FOLDER_FILE).exists():
+            path = path / DATA_FOLDER_FILE
+        found = RunningServer.read(path) if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise Refusal(f"'{server[:60]}' is not a ready file: {error}") from error
+    if found is not None:
         if not found.alive:
             raise Refusal(f"The server of '{server}' is not running any more: start it with 'pairbus serve'.")
         return found.connection_string

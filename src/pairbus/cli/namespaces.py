@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairbus.cli import settings
+from pairbus.cli.parsing import holds_key
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.voice import remark
 
 if TYPE_CHECKING:
     from pairbus.syphon import Namespace
 
+_MOST_DIGITS = 4
 HELP = (
     "Where the connection string is: env:VARIABLE, a file that holds it, or the ready file, data folder or name of an "
     "embedded namespace; or HOST.servicebus.windows.net, with the Azure credential of this machine."
@@ -42,7 +44,7 @@ def namespace(option: str, given: str | None, variable: str) -> Namespace:
     try:
         if given.startswith("env:"):
             return Namespace.parse(_environment(option, given[4:]), connection_verify=verify)
-        if "SharedAccess" in given:
+        if holds_key(given):
             remark(f"{option}: everyone on this machine can read a connection string that is typed; use a file.")
             return Namespace.parse(given, connection_verify=verify)
         found = _described(given)
@@ -104,9 +106,9 @@ def numbers(option: str, text: str) -> list[int]:
     for piece in text.split(","):
         low, dash, high = piece.strip().partition("-")
         if not low.isascii() or not low.isdigit() or (dash and not (high.isascii() and high.isdigit())):
-            raise Refusal(f"{option} '{text}' is no list of numbers: give something like 0-9 or 0,2,5-7.")
-        last = int(high) if dash else int(low)
-        if not int(low) <= last < 10_000:
-            raise Refusal(f"{option} '{text}' is out of range: numbers go from 0 to 9999, the lower one first.")
-        found += range(int(low), last + 1)
+            raise Refusal(f"{option} '{text[:60]}' is no list of numbers: give something like 0-9 or 0,2,5-7.")
+        last = high if dash else low
+        if max(len(low), len(last)) > _MOST_DIGITS or int(low) > int(last):
+            raise Refusal(f"{option} '{text[:60]}' is out of range: numbers go from 0 to 9999, the lower one first.")
+        found += range(int(low), int(last) + 1)
     return sorted(set(found))

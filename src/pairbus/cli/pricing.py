@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pairbus.cli.parsing import file_text
 from pairbus.cli.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -66,9 +67,7 @@ def read_tariffs(file: Path | None, name: str | None) -> tuple[tuple[Tariff, ...
     if file is None:
         return tariffs, name or "azure-usd"
     try:
-        own = parse_tariff(file.read_text(encoding="utf-8"), str(file))
-    except OSError as error:
-        raise Refusal(f"The tariff {file} cannot be read: {error.strerror}.") from error
-    except (TariffError, UnicodeDecodeError) as error:
+        own = parse_tariff(file_text("The tariff", file), str(file))
+    except TariffError as error:
         raise Refusal(str(error)) from error
     return (*tariffs, own), name or own.name

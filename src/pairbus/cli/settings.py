@@ -19,17 +19,21 @@ Rules:
 from __future__ import annotations
 
 import os
-import tomllib
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pairbus.cli import voice
+from pairbus.cli.parsing import holds_key
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.suggestions import meant
+from pairbus.toml import read_toml
 
 SHARED = ("primary", "secondary", "primary-name", "ca-file", "quiet")
 LARGEST_BYTES = 1024 * 1024
+_KEY = re.compile(rb"sharedaccess(key|signature)\s*=", re.IGNORECASE)
 _NOT_IN_TABLES = ("primary", "secondary", "primary-name", "config", "quiet", "help")
 
 
@@ -95,14 +99,25 @@ def _read(path: Path) -> dict[str, Any]:
         raise Refusal(f"--config '{path}' cannot be read: {error.strerror}.") from error
     if len(raw) > LARGEST_BYTES:
         raise Refusal(f"--config '{path}' has more than {LARGEST_BYTES} bytes: that is no file of options.")
-    if b"SharedAccessKey=" in raw:
+    try:
+        content = read_toml(raw)
+    except ValueError as error:
+        raise Refusal(f"{path} is not TOML: {error}.") from error
+    # Also in a comment, and also in another spelling: files are shared.
+    if _KEY.search(raw) or any(map(holds_key, _texts(content))):
         raise Refusal(
             f"{path} holds a connection string: write where it is instead, env:VARIABLE or the file that holds it."
         )
-    try:
-        return tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise Refusal(f"{path} is not TOML: {error}.") from error
+    return content
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in the file, whatever it is for."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
 
 
 def _table(path: Path, name: str, table: Any, command: Any) -> dict[str, Any]:

@@ -22,6 +22,10 @@ DAYS = 30
 HOURS = HOURS_PER_DAY * DAYS
 
 
+_MOST = 1e15
+"""Of anything: what is beyond is a slip of the keyboard, and too much to be multiplied."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outage:
     """The primary out of reach, `times` in 30 days, while `messages_per_second` of the whole fleet go on."""
@@ -30,6 +34,12 @@ class Outage:
     messages_per_second: float
     message_bytes: int = 1024
     times: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("hours", "messages_per_second", "message_bytes", "times"):
+            value = getattr(self, name)
+            if not 0 <= value <= _MOST:
+                raise ValueError(f"The outage's {name} must be from 0 to {_MOST:g}; it is {str(value)[:30]}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +70,10 @@ class Fleet:
             ("primary_operations", 0),
         ):
             value = getattr(self, name)
-            if value < least:
+            if not value >= least:
                 raise ValueError(f"The fleet's {name} is {value}; it must be {least} or more.")
+            if value > _MOST:
+                raise ValueError(f"The fleet's {name} is above {_MOST:g}: give less.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,16 @@ time: each holds from its `valid_from` until the next one's. Nothing in the code
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from importlib.resources import files
 from typing import Any
+
+from pairbus.toml import read_toml
+
+HIGHEST_PRICE = Decimal(10**12)
 
 
 class TariffError(ValueError):
@@ -59,12 +62,12 @@ class Tariff:
 def parse_tariff(text: str, where: str) -> Tariff:
     """Read a tariff file's text; `where` names it in errors."""
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = read_toml(text)
+    except ValueError as error:
         raise TariffError(f"The tariff {where} is not TOML: {error}.") from error
     _known(data, {"name", "valid_from", "currency", "source", "plans"}, where)
     for field, kind in (("name", str), ("valid_from", date), ("currency", str), ("source", str), ("plans", dict)):
-        if not isinstance(data.get(field), kind):
+        if not isinstance(data.get(field), kind) or isinstance(data[field], datetime):  # which is a date, too
             raise TariffError(f"The tariff {where} needs {field}, a {kind.__name__}; it has {data.get(field)!r}.")
     plans = {name: _plan(name, body, f"{where}, plan {name}") for name, body in data["plans"].items()}
     if not plans:
@@ -96,7 +99,7 @@ def _steps(body: Any, price: str, where: str) -> tuple[Step, ...]:
         _known(entry, {"up_to", price}, here)
         up_to = entry.get("up_to")
         floor = 0 if not steps else steps[-1].up_to
-        if floor is None or (up_to is not None and (not isinstance(up_to, int) or up_to <= floor)):
+        if floor is None or (up_to is not None and (type(up_to) is not int or up_to <= floor)):
             raise TariffError(f"The tariff {here} has up_to {up_to!r}; steps must grow, only the last is without.")
         steps.append(Step(up_to, _price(entry[price], f"{here}, {price}")))
     if steps and steps[-1].up_to is not None:
@@ -109,7 +112,7 @@ def _price(value: Any, where: str) -> Decimal:
         price = Decimal(value) if isinstance(value, str | int) else Decimal("NaN")
     except InvalidOperation:
         price = Decimal("NaN")
-    if not price.is_finite() or price < 0:
+    if not price.is_finite() or not 0 <= price <= HIGHEST_PRICE:
         raise TariffError(f'The tariff {where} is {value!r}; give a price as text, such as "0.80".')
     return price
 

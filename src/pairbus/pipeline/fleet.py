@@ -18,12 +18,17 @@ mean_minutes = 45                # how long, on average
 from __future__ import annotations
 
 import itertools
-import tomllib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from pairbus.toml import read_toml
+
 SCOPES = ("entity", "namespace", "both")
+MOST_OUTAGES = 10_000
+LONGEST_MINUTES = 1_000_000
+MOST_CHOICES = 10_000
 
 
 class FleetError(ValueError):
@@ -41,10 +46,10 @@ class OutageKind:
     def __post_init__(self) -> None:
         if self.scope not in SCOPES:
             raise FleetError(f"An outage's scope is {self.scope!r}; it must be one of {', '.join(SCOPES)}.")
-        if self.per_30_days < 0 or self.mean_minutes <= 0:
+        if not 0 <= self.per_30_days <= MOST_OUTAGES or not 0 < self.mean_minutes <= LONGEST_MINUTES:
             raise FleetError(
                 f"An outage of scope {self.scope} comes {self.per_30_days} times for {self.mean_minutes} minutes; "
-                "give per_30_days of 0 or more and mean_minutes above 0."
+                f"give per_30_days from 0 to {MOST_OUTAGES:,} and mean_minutes above 0, at most {LONGEST_MINUTES:,}."
             )
 
 
@@ -112,27 +117,43 @@ class FleetPlan:
 def parse_fleet(text: str, where: str) -> FleetPlan:
     """Read a fleet file's text; `where` names it in errors."""
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = read_toml(text)
+    except ValueError as error:
         raise FleetError(f"The fleet {where} is not TOML: {error}.") from error
     outages = data.pop("outages", None)
     pairing = data.pop("pairing", {})
     try:
         plan = FleetPlan(**_checked(data, FleetPlan, "fleet"))
         if outages is not None:
-            kinds = tuple(OutageKind(**_checked(entry, OutageKind, "outage")) for entry in outages)
-            plan = replace(plan, outages=kinds)
+            plan = replace(plan, outages=tuple(_outages(outages)))
         return replace(plan, choices=tuple(_choices(pairing)))
     except FleetError as error:
         raise FleetError(f"In {where}: {error}") from None
 
 
-def _choices(pairing: Mapping[str, Any]) -> Iterator[PairingChoice]:
+def _outages(entries: Any) -> Iterator[OutageKind]:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise FleetError(f"The fleet's outages are {_short(entries)}; write [[outages]] above each kind of them.")
+    for entry in entries:
+        values = _checked(entry, OutageKind, "outage")
+        missing = [f.name for f in fields(OutageKind) if f.name not in values]
+        if missing:
+            raise FleetError(f"An outage lacks {missing[0]}; give scope, per_30_days and mean_minutes.")
+        yield OutageKind(**values)
+
+
+def _choices(pairing: Any) -> Iterator[PairingChoice]:
     """Every combination of the options that are lists."""
+    if not isinstance(pairing, dict):
+        raise FleetError(f"The fleet's pairing is {_short(pairing)}; write [pairing] above its options.")
     names = list(pairing)
     options = [value if isinstance(value, list) else [value] for value in pairing.values()]
     if any(not values for values in options):
         raise FleetError("A list of the pairing's options is empty; give at least one value.")
+    if (count := math.prod(map(len, options))) > MOST_CHOICES:
+        raise FleetError(
+            f"The lists of the pairing's options make {count:,} choices; at most {MOST_CHOICES:,} are played."
+        )
     for values in itertools.product(*options):
         yield PairingChoice(**_checked(dict(zip(names, values, strict=True)), PairingChoice, "pairing"))
 
@@ -142,7 +163,7 @@ def _checked(data: Mapping[str, Any], kind: type, what: str) -> dict[str, Any]:
     known = {f.name: str(f.type) for f in fields(kind) if f.name not in ("outages", "choices")}
     for name, value in data.items():
         if name not in known:
-            raise FleetError(f"The {what} has {name!r}; known are {', '.join(sorted(known))}.")
+            raise FleetError(f"The {what} has {_short(name)}; known are {', '.join(sorted(known))}.")
         wanted = known[name]
         number = isinstance(value, int | float) and not isinstance(value, bool)
         fits = {
@@ -152,5 +173,9 @@ def _checked(data: Mapping[str, Any], kind: type, what: str) -> dict[str, Any]:
             "str": isinstance(value, str),
         }[wanted]
         if not fits:
-            raise FleetError(f"The {what}'s {name} is {value!r}; it must be of type {wanted}.")
+            raise FleetError(f"The {what}'s {name} is {_short(value)}; it must be of type {wanted}.")
     return dict(data)
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:60]

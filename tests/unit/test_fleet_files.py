@@ -1,0 +1,58 @@
+"""Fleets that somebody wrote by hand: each mistake is a sentence, and none takes the memory of the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pairbus.cli.__main__ import run
+from pairbus.cli.parsing import LARGEST_BYTES
+from pairbus.pipeline.fleet import FleetError, parse_fleet
+
+FIFTY_NINE = ", ".join(map(str, range(1, 60)))
+OPTIONS = ("failover_interval_seconds", "ping_interval_seconds", "recovery_pings", "syphons")
+OUTAGE = '[[outages]]\nscope = "both"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("outages = 5", "outages are 5; write [[outages]] above each"),
+        ("outages = [1]", "outages are [1]; write [[outages]] above each"),
+        ("pairing = 3", "pairing is 3; write [pairing] above its options"),
+        (f"{OUTAGE}per_30_days = 1", "An outage lacks mean_minutes"),
+        (f"{OUTAGE}per_30_days = inf\nmean_minutes = 1", "comes inf times for 1 minutes; give per_30_days from 0 to"),
+        (f"{OUTAGE}per_30_days = 1\nmean_minutes = inf", "comes 1 times for inf minutes"),
+        (f"{OUTAGE}per_30_days = nan\nmean_minutes = 1", "comes nan times"),
+        (f"{OUTAGE}per_30_days = 1e9\nmean_minutes = 1", "comes 1000000000.0 times"),
+        ("days = inf", "days is inf; it must be from 0.01 to 3,660"),
+        ("days = nan", "days is nan"),
+        (f"clients = {'1' * 5000}", "is not TOML: it has a whole number of more than 64 bits"),
+        (f"clients = 0x{'f' * 5000}", "is not TOML: it has a whole number of more than 64 bits"),
+        (f"clients = {'[' * 5000}", "is not TOML: it is nested too deeply"),
+        ("[pairing]\n" + "\n".join(f"{name} = [{FIFTY_NINE}]" for name in OPTIONS), "make 12,117,361 choices; at most"),
+    ],
+)
+def test_a_wrong_fleet_is_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        parse_fleet(text, "fleet.toml")
+    assert says in str(caught.value)
+    assert "fleet.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"#" * (LARGEST_BYTES + 1), "has more than 1,048,576 bytes"), (b"\xff", "is not TOML"), (None, "cannot be read")],
+)
+@pytest.mark.parametrize("words", [("simulate",), ("cost", "forecast"), ("cost", "estimate", "--tariff-file")])
+def test_a_file_that_is_none_is_refused(
+    words: tuple[str, ...], content: bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file.toml"
+    if content is not None:
+        path.write_bytes(content)
+    assert run([*words, str(path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{path} {says}" in said
+    assert said.count("\n") == 1
