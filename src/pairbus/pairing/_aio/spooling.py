@@ -25,8 +25,8 @@ from pairbus.failover import EntityState
 from pairbus.ledger import Operation, Route
 from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime
-from pairbus.pairing._aio.backlog import Backlog, BacklogRoute
-from pairbus.pairing._aio.link import Link
+from pairbus.pairing._aio.backlog import IN_DOUBT, Backlog, BacklogRoute
+from pairbus.pairing._aio.link import Link, TurnTimeoutError
 from pairbus.pairing.failures import SpoolError, SpoolFullError
 from pairbus.spool import Entry, Journal
 
@@ -203,7 +203,11 @@ class SpoolForwarder:
             await link.use(started + self._send_timeout, send)
         except (AzureError, OSError, ValueError) as error:
             _log.info("The primary does not take spooled messages for %s: %s", entity, type(error).__name__)
+            self._observe(Operation.SEND, entity, raws, started, error)
             return ()
+        except runtime.CANCELLED as error:
+            self._observe(Operation.SEND, entity, raws, started, error)
+            raise
         self._observe(Operation.SEND, entity, raws, started)
         return living
 
@@ -220,7 +224,14 @@ class SpoolForwarder:
             return False
         return True
 
-    def _observe(self, operation: Operation, entity: str, raws: Sequence[bytes], started: float) -> None:
+    def _observe(
+        self,
+        operation: Operation,
+        entity: str,
+        raws: Sequence[bytes],
+        started: float,
+        error: BaseException | None = None,
+    ) -> None:
         observers = self._backlog.observers
         if observers.watching:
             observers.sent(
@@ -230,5 +241,7 @@ class SpoolForwarder:
                 len(raws),
                 lambda: [read_facts(raw).message_key for raw in raws],
                 started,
+                error=error,
+                in_doubt=isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError),
                 sizes=[len(raw) for raw in raws],
             )
