@@ -56,7 +56,7 @@ MESSAGES = """
       count_if(outcome = 'unknown' and (is_send or is_divert or is_restore or is_spool)) in_doubt,
       count_if(own and is_send) namespace_home,
       count_if(own and settled) namespace_received,
-      first_at::date as day
+      coalesce(diverted_at, first_at)::date as day
     from told group by "primary", target, message_id
     having count_if(not (ok and not on_backlog and not from_spool and (is_send or settled))) > 0;
 """

@@ -418,11 +418,16 @@ def test_two_builds_at_once_are_refused(spark: SparkSession, ledger: Path, tmp_p
         build(spark, ledger, tmp_path)
 
 
-def test_tables_of_a_newer_program_are_refused(spark: SparkSession, ledger: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "advice"), [(99, "use the newer program"), (1, "build them anew from the whole ledger")]
+)
+def test_tables_of_another_format_are_refused(
+    spark: SparkSession, ledger: Path, tmp_path: Path, number: int, advice: str
+) -> None:
     store = TableStore(tmp_path)
     with store.locked():
-        store.publish(Manifest(format=99))
-    with pytest.raises(TablesError, match="have format 99"):
+        store.publish(Manifest(format=number))
+    with pytest.raises(TablesError, match=f"have format {number}, .*{advice}"):
         build(spark, ledger, tmp_path)
 
 

@@ -111,6 +111,50 @@ def test_a_namespace_with_a_ledger_of_its_own_is_billed_by_it(spark: SparkSessio
     }
 
 
+def test_a_namespace_that_some_know_by_its_host_has_one_bill(spark: SparkSession) -> None:
+    """Also if it counts for everyone; the address of a local one is no host of Service Bus and stays as it is."""
+    host = "contoso.servicebus.windows.net"
+    records = frame(
+        spark,
+        schemas.SILVER,
+        [
+            {"namespace": host, "role": Role.CLIENT},
+            {"namespace": "contoso", "role": Role.RECEIVER, "operation": "complete", "billed": 0},
+            {"namespace": f"{host}:5671", "role": Role.SYPHON},
+            {"namespace": "contoso", "role": Role.NAMESPACE},
+            {"namespace": "fabrikam.servicebus.chinacloudapi.cn", "role": Role.CLIENT},
+            {"namespace": "127.0.0.1:5671", "role": Role.CLIENT},
+        ],
+        day=NOON.date(),
+        at=NOON,
+        operation="send",
+        outcome="ok",
+        on_backlog=False,
+        billed=1,
+        bytes=0,
+        latency_us=0,
+    )
+    daily = gold.operations_daily(records)
+    assert collected(daily, "namespace", "role", "in_bill") == {
+        ("contoso", "client", False),
+        ("contoso", "receiver", False),
+        ("contoso", "syphon", False),
+        ("contoso", "namespace", True),
+        ("fabrikam", "client", True),
+        ("127.0.0.1:5671", "client", True),
+    }
+    for name in ("contoso", host, "Contoso"):
+        pricing = Pricing(connections={name: 5_000})
+        lines = {
+            row["what"]: row["quantity"] for row in gold.bills(daily, pricing).where("namespace = 'contoso'").collect()
+        }
+        assert lines["base charge, hours"] == 744
+        assert lines["brokered connections, 1,000 to 100,000"] == 4_000
+    assert (
+        Pricing(tariffs=(TARIFF,), tariff="round", plans={host: "basic"}).of("contoso", NOON.date())[1].name == "basic"
+    )
+
+
 def operations(spark: SparkSession, *rows: tuple[str, date, str | None, str, int]) -> DataFrame:
     return frame(
         spark,

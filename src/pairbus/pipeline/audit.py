@@ -26,6 +26,7 @@ from pyspark.sql import functions as f
 
 from pairbus.ledger.records import Operation, Outcome, Role, Route
 from pairbus.pipeline.schemas import AUDIT, MESSAGES
+from pairbus.pipeline.silver import utc_day
 
 KEY = ("primary", "target", "message_id")
 EVIDENCE = (
@@ -138,7 +139,8 @@ def weigh(evidence: DataFrame) -> DataFrame:
     of_hash = f.xxhash64("episode").alias("episode_hash")
     named = evidence.where("episode is not null").groupBy(of_hash).agg(f.max("episode").alias("episode"))
     whole = weighed.join(f.broadcast(named), "episode_hash", "left")
-    return whole.select("*", *hashes(), f.to_date("first_at").alias("day")).select(*MESSAGES.names)
+    day = utc_day(f.coalesce("diverted_at", "first_at")).alias("day")
+    return whole.select("*", *hashes(), day).select(*MESSAGES.names)
 
 
 def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:

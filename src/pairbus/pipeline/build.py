@@ -33,7 +33,7 @@ from pairbus.ledger.files import closed_files, publish_orphans
 from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import evidence, judge, speaking, through_backlog, weigh
 from pairbus.pipeline.gold import Pricing
-from pairbus.pipeline.silver import broken, quarantine, read_lines, silver
+from pairbus.pipeline.silver import broken, quarantine, read_lines, silver, utc_day
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 
 _FEW_KEYS = 2_000_000
@@ -184,23 +184,28 @@ class Build:
     def _add_to_messages(self, days: Sequence[str]) -> set[str]:
         """Add the batch's evidence; returns the days whose messages changed."""
         earliest = (date.fromisoformat(min(days)) - self._lookback).isoformat()
-        within = [d for d in self._before.days("messages") if d >= earliest or d in self._before.open_days]
+        before, last = self._before, self._before.last_days
+        within = [d for d in before.days("messages") if last.get(d, d) >= earliest or d in before.open_days]
         old = self._read("messages", schemas.MESSAGES, within)
         spoken = speaking(self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days))
         special = evidence(spoken.where("not plain")).persist()
         try:
-            keys = special.select("k1").union(old.select("k1")).distinct().count()
+            keys, new = _count_keys(special, old)
             if not keys:
                 return set()
-            # Plain records do not come long before the first one that is not: a clock's error at most.
-            day_before = (date.fromisoformat(min(days)) - timedelta(days=1)).isoformat()
-            earlier_days = [d for d in self._before.silver if d >= day_before]
-            earlier = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, earlier_days)
-            before = speaking(earlier).where("plain") if earlier_days else None
-            added = concerning(special, spoken.where("plain"), old, before, few=keys <= _FEW_KEYS)
+            plain_before = self._plain_before(earliest) if new else None
+            added = concerning(special, spoken.where("plain"), old, plain_before, few=keys <= _FEW_KEYS)
             return self._merge_messages(old, added, within)
         finally:
             special.unpersist()
+
+    def _plain_before(self, earliest: str) -> DataFrame | None:
+        """Plain records that earlier builds read: an id may have been used before it became of interest."""
+        days = [day for day in self._before.silver if day >= earliest]
+        if not days:
+            return None
+        earlier = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, days)
+        return speaking(earlier).where("plain")
 
     def _merge_messages(self, old: DataFrame, added: DataFrame, within: Collection[str]) -> set[str]:
         added = added.persist()
@@ -228,10 +233,19 @@ class Build:
             with self._lock:
                 self.manifest = replace(self.manifest, open_days=tuple(sorted(open_days)))
 
+        def note_last_days() -> None:
+            # Late records find a message by when it was last heard of, however long it had waited.
+            latest = messages.groupBy("day").agg(f.max(utc_day(f.col("last_at"))).alias("last")).collect()
+            heard = {row["day"].isoformat(): row["last"].isoformat() for row in latest if row["last"] > row["day"]}
+            with self._lock:
+                kept = {day: last for day, last in self.manifest.last_days.items() if day not in days}
+                self.manifest = replace(self.manifest, last_days=kept | heard)
+
         _together(
             lambda: self._replace("waiting", gold.waiting(audit), days),
             lambda: self._replace("episode_messages", gold.episode_messages(audit), days),
             note_open_days,
+            note_last_days,
         )
 
     def _recompute_availability(self, days: Collection[str]) -> None:
@@ -267,6 +281,14 @@ def _together(*steps: Callable[[], Any]) -> list[Any]:
     with ThreadPoolExecutor(len(steps), "pairbus-build") as pool:
         started = [pool.submit(step) for step in steps]
     return [step.result() for step in started]
+
+
+def _count_keys(special: DataFrame, old: DataFrame) -> tuple[int, int]:
+    """How many messages are of interest, and how many of them were not before."""
+    told = special.select("k1", f.lit(True).alias("new")).union(old.select("k1", f.lit(False)))
+    counted = told.groupBy("k1").agg(f.bool_and("new").alias("new")).agg(f.count("*"), f.count_if("new")).first()
+    assert counted is not None
+    return int(counted[0]), int(counted[1])
 
 
 def concerning(

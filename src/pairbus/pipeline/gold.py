@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import calendar
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -28,6 +29,9 @@ from pairbus.pipeline.schemas import (
     TRANSITIONS,
     WAITING,
 )
+from pairbus.pipeline.silver import utc_day
+
+_HOST = r"^([^.:]+)\.servicebus\.[^:]*(:[0-9]+)?$"
 
 
 _CARRYING = (Operation.DIVERT.value, Operation.RESTORE.value, Operation.RESUBMIT.value)
@@ -54,7 +58,16 @@ class Pricing:
 
     def of(self, namespace: str, month: date) -> tuple[Tariff, Plan]:
         tariff = tariff_for(self.tariffs, self.tariff, month)
-        return tariff, tariff.plan(self.plans.get(namespace, self.plan))
+        plans = {short_name(name): plan for name, plan in self.plans.items()}
+        return tariff, tariff.plan(plans.get(namespace, self.plan))
+
+    def connections_of(self, namespace: str) -> Decimal | int:
+        return {short_name(name): count for name, count in self.connections.items()}.get(namespace, 0)
+
+
+def short_name(namespace: str) -> str:
+    """A namespace's one name: of a host of Service Bus, in any cloud, the first label. Any other is kept."""
+    return re.sub(_HOST, r"\1", namespace.lower())
 
 
 def operations_daily(silver: DataFrame) -> DataFrame:
@@ -62,7 +75,9 @@ def operations_daily(silver: DataFrame) -> DataFrame:
     words = [operation.value for operation in LEDGER_OPERATIONS | {Operation.TRANSITION}]
     # Only what is independent: the rest is a function of these. All of fixed width is summed in a hash table.
     kinds = ("day", "namespace", "entity", "primary", "target", "role", "operation", "route", "outcome", "address")
-    done = silver.where(~f.col("operation").isin(words))
+    # Some know a namespace by its host, some by its name; it is one, and has one bill.
+    named = silver.withColumn("namespace", f.regexp_replace("namespace", _HOST, "$1"))
+    done = named.where(~f.col("operation").isin(words))
     grouped = done.groupBy(*kinds, "on_backlog").agg(
         f.count("*").alias("operations"),
         f.sum("billed").alias("billed"),
@@ -132,7 +147,7 @@ def episodes(transitions: DataFrame, episode_messages: DataFrame) -> DataFrame:
         f.min(f.when(to == "failed over", f.col("at"))).alias("failed_over_at"),
         f.min_by("cause", order).alias("cause"),
         f.max_by(f.struct("state_to", "at", "cause"), order).alias("last"),
-        f.to_date(f.min("at")).alias("day"),
+        utc_day(f.min("at")).alias("day"),
     )
     over = f.col("last.state_to") == "healthy"
     carried = episode_messages.groupBy("episode").agg(
@@ -227,7 +242,7 @@ def bills(operations: DataFrame, pricing: Pricing) -> DataFrame:
         tariff, plan = pricing.of(month["namespace"], month["month"])
         hours = 24 * calendar.monthrange(month["month"].year, month["month"].month)[1]
         units = pricing.messaging_units if plan.messaging_unit_per_hour else 0
-        usage = Usage(month["billed"], hours, pricing.connections.get(month["namespace"], 0), units)
+        usage = Usage(month["billed"], hours, pricing.connections_of(month["namespace"]), units)
         rows.extend(
             {
                 "namespace": month["namespace"],

@@ -144,10 +144,16 @@ def doubts(report: Report) -> list[str]:
     if summary.waiting and not report.checked:
         found.append("Waiting messages are waiting by the ledger; the queues themselves were not looked into.")
     if summary.unrecorded:
-        found.append(f"{_operations(summary.unrecorded)} could not be recorded: their messages are not followed.")
+        found.append(
+            f"{_operations(summary.unrecorded)} could not be recorded, or were dropped with their file: what no build "
+            "had read before is not followed."
+        )
     if summary.died:
         who = "1 process runs" if summary.died == 1 else f"{summary.died:,} processes run"
-        found.append(f"{who} or did not end in order: the last moment of what was recorded may be missing.")
+        found.append(
+            f"{who} or did not end in order: what one that runs did in the last minute may be missing, and the last "
+            "moment of one that died."
+        )
     if summary.died and summary.lost:
         found.append("What seems lost may have come home in such a moment: ask the receivers before you send it again.")
     if summary.broken_lines:

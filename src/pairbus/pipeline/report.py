@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role
@@ -106,6 +106,8 @@ def report(
     ]
     if not days:
         known = sorted(manifest.silver)
+        if not known:
+            raise TablesError(f"The tables in {store.folder} have no records: no line of the ledger could be read.")
         raise TablesError(
             f"The tables have no records from {first_day} to {last_day}; they have {known[0]} to {known[-1]}."
         )
@@ -133,16 +135,17 @@ class _Reading:
                 self._store.read_quarantine(self._spark, schemas.QUARANTINE.schema, self._manifest),
             )
             sends, depth = _over_time(records, self._depth_before())
+            alive = {row["process"] for row in records.select("process").distinct().collect()}
             return Report(
                 first_day=self._days[0],
                 last_day=self._days[-1],
-                summary=summary,
+                summary=replace(summary, died=len(alive - self._closed())),
                 checked=seen is not None,
-                states=_states(self._table(schemas.TRANSITIONS)),
+                states=_states(self._until_the_end(schemas.TRANSITIONS), self._start_s, alive),
                 sends=sends,
                 depth=depth,
                 waits=_waits(audit),
-                episodes=_plain(self._table(schemas.EPISODES).orderBy("failed_over_at")),
+                episodes=self._episodes(alive),
                 waiting=_plain(self._table(schemas.WAITING).orderBy("day", "primary", "target")),
                 availability=_plain(self._table(schemas.AVAILABILITY).orderBy("day", "primary", "target")),
                 bills=sorted(_plain(self._months(schemas.BILLS)), key=_line_order),
@@ -165,6 +168,34 @@ class _Reading:
         assert row is not None
         return max(0, row["depth"] or 0)
 
+    @property
+    def _start_s(self) -> float:
+        return datetime.fromisoformat(self._days[0]).replace(tzinfo=UTC).timestamp()
+
+    def _closed(self) -> set[str]:
+        """Processes that ended in order, in the span or after it."""
+        days = [day for day in self._manifest.silver if day >= self._days[0]]
+        records = self._store.read_silver(self._spark, schemas.SILVER.schema, self._manifest, days)
+        words = records.where(f.col("operation") == Operation.CLOSE.value)
+        return {row["process"] for row in words.select("process").distinct().collect()}
+
+    def _episodes(self, alive: Collection[str]) -> list[dict[str, Any]]:
+        """Failovers that began in the span, or began before and were not over when it did."""
+        rows = self._until_the_end(schemas.EPISODES).orderBy("failed_over_at").collect()
+        start = date.fromisoformat(self._days[0])
+        chosen = [
+            row
+            for row in rows
+            if row["day"] >= start
+            or (row["process"] in alive and (row["healthy_at"] is None or _seconds(row["healthy_at"]) >= self._start_s))
+        ]
+        return [_plain_row(row) for row in chosen]
+
+    def _until_the_end(self, table: schemas.Table) -> DataFrame:
+        """A small table from its first day to the span's last."""
+        days = [day for day in self._manifest.days(table.name) if day <= self._days[-1]]
+        return self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
+
     def _table(self, table: schemas.Table) -> DataFrame:
         return self._store.read_table(self._spark, table.schema, table.name, self._manifest, self._days)
 
@@ -174,7 +205,11 @@ class _Reading:
 
 
 def _plain(frame: DataFrame) -> list[dict[str, Any]]:
-    return [{name: _value(value) for name, value in row.asDict().items()} for row in frame.collect()]
+    return [_plain_row(row) for row in frame.collect()]
+
+
+def _plain_row(row: Row) -> dict[str, Any]:
+    return {name: _value(value) for name, value in row.asDict().items()}
 
 
 def _value(value: Any) -> Any:
@@ -201,9 +236,14 @@ def _named(audit: DataFrame, count: str) -> list[dict[str, Any]]:
     return _plain(rows.select("primary", "target", "message_id", "episode", "diverted_at", count, "verdict"))
 
 
-def _states(transitions: DataFrame) -> list[Span]:
-    """The states other than healthy, by entity; an entity of several clients has a row for each client."""
-    rows = transitions.orderBy("primary", "target", "process", "at", "n").collect()
+def _states(transitions: DataFrame, start_s: float, alive: Collection[str]) -> list[Span]:
+    """The states other than healthy from `start_s` on, by entity; an entity of several clients has a row for each.
+
+    A state that began before is shown from there on, of the processes that were alive: one that died in it, long ago,
+    is in no state.
+    """
+    every = transitions.orderBy("primary", "target", "process", "at", "n").collect()
+    rows = [row for row in every if row["process"] in alive]
     processes: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         processes.setdefault((row["primary"], row["target"]), set()).add(row["process"])
@@ -215,7 +255,8 @@ def _states(transitions: DataFrame) -> list[Span]:
         several = len(processes[row["primary"], row["target"]]) > 1
         name = f"{row['primary']}/{row['target']}" + (f" ({row['process']})" if several else "")
         end = _seconds(after["at"]) if after is not None and same else None
-        spans.append(Span(name, row["state_to"], _seconds(row["at"]), end, row["cause"] or ""))
+        if end is None or end >= start_s:
+            spans.append(Span(name, row["state_to"], max(start_s, _seconds(row["at"])), end, row["cause"] or ""))
     return spans
 
 

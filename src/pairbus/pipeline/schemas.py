@@ -112,7 +112,7 @@ MESSAGES = _table(
     *_MESSAGE,
     ("namespace_home", _INT, "copies that the primary's own ledger says it took"),
     ("namespace_received", _INT, "copies that the primary's own ledger says were settled"),
-    ("day", _DAY, "day of `first_at`; partition"),
+    ("day", _DAY, "day of `diverted_at`, or of `first_at` if it was not; partition"),
 )
 
 AUDIT = _table(
@@ -125,7 +125,7 @@ AUDIT = _table(
     ("lost", _INT, "accepted copies of which nothing is left: there must be none"),
     ("duplicates", _INT, "copies beyond the accepted ones"),
     ("verdict", _TEXT, "lost, waiting, dead-lettered, expired, duplicated, never accepted or delivered"),
-    ("day", _DAY, "day of `first_at`; partition"),
+    ("day", _DAY, "day of `diverted_at`; partition"),
 )
 
 OPERATIONS_DAILY = _table(

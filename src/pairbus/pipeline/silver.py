@@ -8,6 +8,7 @@ are case-insensitive and come out in lower case.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,9 +16,12 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from pairbus.costs.billing import BILLED_ONCE, BILLED_PER_UNIT, UNIT_BYTES
-from pairbus.ledger.records import BACKLOG_SEGMENT, SCHEMA_VERSION, Operation, Outcome, Role
+from pairbus.ledger.records import BACKLOG_SEGMENT, SCHEMA_VERSION, Operation, Outcome, Role, Route
 
 BROKEN = "_broken"
+_DAY_MICROSECONDS = 86_400_000_000
+_MOST_NAMESPACE_BYTES = 240
+"""Silver has a folder for each namespace, and a folder's name may have 255 bytes."""
 
 LINE_SCHEMA = t.StructType(
     [
@@ -107,9 +111,14 @@ def silver(lines: DataFrame) -> DataFrame:
         f.coalesce("count", f.lit(1)).alias("count"),
         f.lower("address").alias("address"),
         "file",
-        f.to_date(at).alias("day"),
+        utc_day(at).alias("day"),
         namespace.alias("namespace"),
     )
+
+
+def utc_day(at: Column) -> Column:
+    """The day of a moment in UTC, whatever the session's own time zone is."""
+    return f.date_from_unix_date(f.floor(f.unix_micros(at) / _DAY_MICROSECONDS).cast("int"))
 
 
 def _reason() -> Column:
@@ -122,8 +131,20 @@ def _reason() -> Column:
         .when(f.col("at_us").isNull() | ~f.col("at_us").between(0, 4_102_444_800_000_000), "no time of this century")
         .when(~f.coalesce(f.col("operation"), f.lit("")).isin(operations), "unknown operation")
         .when(~f.coalesce(f.col("role"), f.lit("")).isin([role.value for role in Role]), "unknown role")
-        .when(f.coalesce(f.col("bytes"), f.lit(0)) < 0, "negative size")
+        .when(~_known("outcome", Outcome), "unknown outcome")
+        .when(~_known("route", Route), "unknown route")
+        .when(f.least("bytes", "billed", "latency_us", "count") < 0, "negative number")
+        .when(_folder_bytes(f.lower("namespace")) > _MOST_NAMESPACE_BYTES, "namespace's name too long")
     )
+
+
+def _known(field: str, words: type[StrEnum]) -> Column:
+    return f.coalesce(f.col(field).isin([word.value for word in words]), f.lit(True))
+
+
+def _folder_bytes(name: Column) -> Column:
+    """At most so many bytes has a folder that is named so: what is not plain is escaped, or takes several."""
+    return f.length(f.regexp_replace(name, "[^a-z0-9._-]", "%xxx"))
 
 
 def _primary(namespace: Column, entity: Column, source: Column, on_backlog: Column) -> Column:

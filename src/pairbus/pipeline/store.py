@@ -32,7 +32,7 @@ from pyspark.sql import types as t
 
 from pairbus.ledger.files import CLOSED_SUFFIX, closed_name
 
-FORMAT = 1
+FORMAT = 2
 _COMPACT_BYTES = 128 * 1024 * 1024
 
 
@@ -56,6 +56,8 @@ class Manifest:
     """For each gold table, the batch that made each day of it."""
     open_days: tuple[str, ...] = ()
     """Days of `messages` on which some message still waits."""
+    last_days: dict[str, str] = field(default_factory=dict)
+    """For days of `messages`, the day of the last record about any of them, where that is a later one."""
     pricing: str = ""
     """Names the prices that the bills were made with."""
     format: int = FORMAT
@@ -123,6 +125,11 @@ class TableStore:
         except FileNotFoundError:
             return Manifest()
         manifest = msgspec.json.decode(text, type=Manifest)
+        if manifest.format < FORMAT:
+            raise TablesError(
+                f"The tables in {self.folder} have format {manifest.format}, of an older program: build them anew "
+                "from the whole ledger, into another folder."
+            )
         if manifest.format > FORMAT:
             raise TablesError(
                 f"The tables in {self.folder} have format {manifest.format}, this program knows up to {FORMAT}: "
