@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from dataclasses import replace
 from datetime import date
@@ -13,17 +14,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from pairbus.cli.dashboard_foreground import _serve
+from pairbus.cli.refusal import Refusal
 from pairbus.costs import Fleet, Outage, estimate, shipped_tariffs, tariff_for
 from pairbus.dashboard import ledger_tail
 from pairbus.dashboard.asking import Wish, addressees
 from pairbus.dashboard.depths import MOST_QUEUES, choose
 from pairbus.dashboard.ledger_tail import LedgerTail
 from pairbus.dashboard.money import Prices, outage_per_hour
-from pairbus.dashboard.observatory import Observatory, Settings
+from pairbus.dashboard.observatory import Settings
 from pairbus.dashboard.reading import Process, Sighting, look
 from pairbus.dashboard.ribbons import Witness, ribbon
 from pairbus.dashboard.view import Depth, Known, view
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route, closed_files
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.folder import OwnFolder, open_state_folder
 from pairbus.publishing.history import BUCKET_SECONDS
@@ -38,6 +41,7 @@ from pairbus.publishing.records import (
     Totals,
     TransitionReport,
 )
+from pairbus.testing import wait_until
 from pairbus.testing.published import PRIMARY, SECONDARY, published_hour, states_of_an_hour
 
 NOW = 1_800_000_000.0
@@ -374,24 +378,29 @@ def test_a_ledger_that_is_not_read_to_its_end_or_not_readable_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_tail, "READ_AT_ONCE_BYTES", 600)
+    day = int(time.time()) // DAY_SECONDS
     with LedgerWriter(tmp_path) as writer:
         for _ in range(20):
-            writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY)
-    (written,) = closed_files(tmp_path)
+            writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY, at_us=day * DAY_SECONDS * 1_000_000)
     (tmp_path / "a-folder.jsonl").mkdir()  # cannot be read as a file, whoever one is
     (tmp_path / "garbage.jsonl").write_text("no record\n")
-    observatory = Observatory(Settings(tmp_path / "state", PRICES, tmp_path))
+    tail = LedgerTail(tmp_path)
+    assert not tail.read_on(day)
+    assert len(tail.counts()) == 1
+    assert tail.counts()[0].operations < 20
+    wait_until(lambda: tail.read_on(day), what="the end of the ledger")
+    assert (tail.counts()[0].operations, tail.refused, tail.unreadable) == (20, 1, 1)
+    made = known(recorded=[], ledger_complete=False, ledger_refused=1, ledger_unreadable=2)
+    costs = view(made, NOW)["costs"]
+    assert (costs["complete"], costs["refused_files"], costs["unreadable_lines"]) == (False, 1, 2)
 
-    async def looks() -> list[dict[str, Any]]:
-        found = [await observatory.look()]
-        while not found[-1]["costs"]["complete"]:
-            found.append(await observatory.look())
-        return found
 
-    first, *_, last = [one["costs"] for one in asyncio.run(looks())]
-    assert (first["complete"], first["billed"] < 20) == (False, True)
-    assert (last["billed"], last["refused_files"], last["unreadable_lines"]) == (20, 1, 1)
-    assert written.exists()
+def test_a_page_that_cannot_be_served_any_more_ends(tmp_path: Path) -> None:
+    """On a socket that no server can listen on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wrong:
+        wrong.bind(("127.0.0.1", 0))
+        with pytest.raises(Refusal, match="The page cannot be served any more"):
+            asyncio.run(_serve(Settings(tmp_path / "state", PRICES), None, wrong, None))
 
 
 def test_a_namespace_that_counted_itself_is_billed_by_its_own_records(tmp_path: Path) -> None:

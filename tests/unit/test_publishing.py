@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import msgspec
 import pytest
 
 from pairbus.ledger import Operation, Outcome, Route
+from pairbus.pairing.publishing import publish
 from pairbus.publishing import Publisher, RequestRefusedError, folder, join
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS, History
@@ -302,6 +304,40 @@ def test_only_what_is_certainly_ours_is_removed(tmp_path: Path) -> None:
     before = things(place)
     folder.tidy(place, before=time.time() + 3600)
     assert things(place) == [name for name in before if not name.startswith(tuple(ours))]
+
+
+def test_one_that_cannot_be_published_does_not_keep_the_publisher(tmp_path: Path) -> None:
+    """An aio client outside of an event loop."""
+
+    class Client:
+        options = SimpleNamespace(state_dir=tmp_path / "state")
+
+        async def close(self) -> None: ...
+
+    publisher, source = joined(tmp_path / "state")
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        publish(Client())
+    publisher.leave(source)
+    ended(publisher)
+
+
+def test_a_process_with_too_many_clients_is_still_read_and_says_how_many_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, first = joined(tmp_path / "state")
+    monkeypatch.setattr(
+        "pairbus.publishing.publisher.MOST_REPORT_BYTES", 3 * len(msgspec.json.encode(first.describe()))
+    )
+    sources = [
+        first,
+        *(Pair(joined_again) for joined_again in (join(tmp_path / "state") for _ in range(4)) if joined_again),
+    ]
+    state = some(lambda: state if len((state := written(publisher)).pairs) == 3 else None, what="three of five")
+    wait_until(lambda: written(publisher).more_sources == 2, what="the number of those that are missing")
+    assert [pair.key for pair in state.pairs] == [source.key for source in sources[:3]]
+    for source in sources:
+        publisher.leave(source)
+    ended(publisher)
 
 
 def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:

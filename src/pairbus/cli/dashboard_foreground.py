@@ -72,7 +72,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told_to_stop.set)
     observatory = Observatory(settings, None if secondary is None else DepthWatch(secondary))
-    async with serving(observatory, listener):
+    async with serving(observatory, listener) as running:
         address = f"http://{ADDRESS}:{listener.getsockname()[1]}/"
         typer.echo(f"The page is at {address} for this machine. Ctrl-C stops it.")
         if token_file is not None:
@@ -80,7 +80,12 @@ async def _serve(
             if sys.stdout.isatty():  # never into a log
                 typer.echo(f"With the token: {address}#token={settings.token}")
         sys.stdout.flush()
-        await told_to_stop.wait()
+        stopping = asyncio.create_task(told_to_stop.wait())
+        await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            stopping.cancel()
+            failure = running.exception()
+            raise Refusal(f"The page cannot be served any more ({failure or 'its server ended'}): start it again.")
 
 
 @contextlib.contextmanager

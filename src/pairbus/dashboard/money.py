@@ -38,7 +38,7 @@ def pairing_cause(count: Count) -> str | None:
     """What the pairing is to blame for, by the rule of the table `operations_daily`."""
     if count.operation is Operation.PING:
         return "pings"
-    if count.operation is Operation.RECEIVE and count.on_backlog:
+    if count.operation in (Operation.RECEIVE, Operation.PEEK) and count.on_backlog:
         return "idle receives" if count.outcome is Outcome.EMPTY else "diverted messages"
     if count.operation in (Operation.DIVERT, Operation.RESTORE):
         return "diverted messages"

@@ -118,8 +118,11 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(observatory: Observatory, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve on a listening socket as long as the context lasts; it is closed then."""
+async def serving(observatory: Observatory, listener: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve on a listening socket as long as the context lasts; it is closed then.
+
+    The task is the server: it ends before the context only if it fails.
+    """
     config = uvicorn.Config(
         application(observatory),
         log_config=None,
@@ -127,6 +130,7 @@ async def serving(observatory: Observatory, listener: socket.socket) -> AsyncIte
         server_header=False,
         lifespan="off",
         ws="none",
+        http="h11",  # the one whose headers are bounded below
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         limit_concurrency=4 * MOST_VIEWERS,
         h11_max_incomplete_event_size=16 * 1024,
@@ -136,7 +140,7 @@ async def serving(observatory: Observatory, listener: socket.socket) -> AsyncIte
     watching = asyncio.create_task(observatory.watch(), name="pairbus observatory")
     running = asyncio.create_task(server.serve(sockets=[listener]), name="pairbus page")
     try:
-        yield
+        yield running
     finally:
         watching.cancel()
         await observatory.close()

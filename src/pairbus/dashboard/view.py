@@ -86,6 +86,7 @@ def view(known: Known, now: float) -> dict[str, Any]:
         "syphons": [one for process in processes if process.alive for one in _syphons(process, now)],
         "processes": [_process(process, now) for process in processes if _is_shown(process, now)],
         "unread": known.sighting.unread,
+        "more_sources": sum(process.state.more_sources for process in processes if process.alive),
         "transitions": _transitions(processes, names),
         "costs": costs,
     }
@@ -367,7 +368,7 @@ def _process(process: Process, now: float) -> dict[str, Any]:
 
 
 def _transitions(processes: Sequence[Process], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The last changes, newest first. What several clients saw at about the same time is one, what one saw twice two."""
+    """The last changes, newest first: one for all clients that saw it at about the same time, once for each of them."""
     changes = [(one, process) for process in processes for one in process.state.transitions]
     changes.sort(key=lambda pair: pair[0].at, reverse=True)
     found: list[dict[str, Any]] = []

@@ -35,7 +35,11 @@ def publish(client: Any) -> PublishedPair | None:
     publisher = join(folder)
     if publisher is None:
         return None
-    pair = PublishedPair(client, publisher)
+    try:
+        pair = PublishedPair(client, publisher)
+    except BaseException:
+        publisher.withdraw()
+        raise
     publisher.add(pair)
     return pair
 

@@ -32,7 +32,8 @@ from pairbus.publishing.records import STATE_VERSION, ProcessState, Request
 
 STATE_FILE = "state.json"
 KEPT_ENDED = 200
-MOST_STATE_BYTES = 4 * 1024 * 1024
+MOST_STATE_BYTES = 16 * 1024 * 1024
+"""More than all the bounds of a state together allow."""
 MOST_REQUEST_BYTES = 4096
 
 _PROCESS = re.compile(r"[^./][^/]*-[0-9]+-[0-9a-f]{8}")

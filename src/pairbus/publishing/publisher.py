@@ -21,6 +21,8 @@ from collections import deque
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.folder import FolderError, OwnFolder, open_state_folder, tidy
 from pairbus.publishing.history import History
@@ -42,6 +44,8 @@ PERIOD_SECONDS = 1.0
 SHORTEST_PERIOD_SECONDS = 0.05
 REQUEST_SECONDS = 30.0
 """A request older than this is not followed: whoever made it has long given up."""
+MOST_REPORT_BYTES = 4 * 1024 * 1024
+"""All clients and syphons of a process together, as they are written; those that were added last are left out."""
 KEPT_TRANSITIONS = 200
 KEPT_ANSWERS = 50
 _JOIN_SECONDS = 5.0
@@ -105,6 +109,10 @@ class Publisher:
         with self._lock:
             if self._sources.pop(source.key, None) is None:
                 return
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """One that joined is gone, or never had a source to add."""
         with _registry_lock:
             self._members -= 1
             if self._members == 0:
@@ -157,7 +165,14 @@ class Publisher:
         now = time.time()
         with self._lock:
             sources = list(self._sources.values())
-        reports = [source.describe() for source in sources]
+        reports: list[PairReport | SyphonReport] = []
+        room = MOST_REPORT_BYTES
+        for source in sources:
+            report = source.describe()
+            room -= len(msgspec.json.encode(report))
+            if room < 0:
+                break
+            reports.append(report)
         totals = self.tally.totals()
         self._history.note(totals, now, time.monotonic())
         return ProcessState(
@@ -177,6 +192,7 @@ class Publisher:
             speeds=self._history.speeds(),
             transitions=list(self._transitions),
             answers=list(self._answers),
+            more_sources=len(sources) - len(reports),
         )
 
     def _answer(self, request: Request) -> Answer:

@@ -3,7 +3,7 @@
 Rules
 - Names, numbers and classes of errors: never an error's text, a connection string or a message.
 - Times are seconds since the Unix epoch, UTC.
-- Everything is bounded: entities, counts, transitions, history, answers.
+- Everything is bounded: entities, all descriptions together, counts, transitions, history, answers.
 - Readers take fields they do not know for nothing, and a version above theirs for something they must not guess at.
 """
 
@@ -195,6 +195,8 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     speeds: list[Speed] = []
     transitions: list[TransitionReport] = []
     answers: list[Answer] = []
+    more_sources: int = 0
+    """Paired clients and syphons that are not described: too many."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

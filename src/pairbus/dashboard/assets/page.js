@@ -111,6 +111,7 @@ function headline(view) {
   if (view.pairs.every((pair) => pair.depth.messages !== null)) words.push(plural(waiting, "message waits", "messages wait"));
   else words.push(waiting ? `at least ${plural(waiting, "message waits", "messages wait")}` : "how many messages wait is not known");
   if (view.costs.outage) words.push(`the outage costs ${outageMoney(view.costs)} an hour`);
+  if (view.more_sources) words.push(`${plural(view.more_sources, "client or syphon is", "clients and syphons are")} not shown: too many in one process`);
   if (view.unread) words.push(`${plural(view.unread, "state", "states")} could not be read`);
   text($("subline"), words.join(" · "));
   document.title = bad.length ? `${bad.length} failed over · pairbus` : "pairbus";
