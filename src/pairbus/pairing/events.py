@@ -214,6 +214,12 @@ class Observers:
         if self.metrics is not None:
             self.metrics.rotation(self.primary, left)
 
+    def taken_down(self, error: BaseException) -> None:
+        """No backlog queue can be reached; told once, until one takes messages again."""
+        _log.warning("No backlog queue can be reached, messages go to the spool: %s", type(error).__name__)
+        if self.metrics is not None:
+            self.metrics.rotation(self.primary, 0)
+
     def put_back(self, queue: str, left: int) -> None:
         _log.info("Backlog queue %s is back in the rotation.", queue)
         if self.metrics is not None:

@@ -28,7 +28,7 @@ from azure.servicebus._common.tracing import is_tracing_enabled
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
-from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError, ServiceBusError
 
 from pairbus import envelope
 from pairbus.errors import ReservedPropertyError
@@ -307,6 +307,20 @@ def describe(error: BaseException) -> ErrorDescription:
         condition=str(value) if value else "",
         retryable=bool(getattr(error, "_retryable", False)),
     )
+
+
+def could_not_connect(error: BaseException) -> bool:
+    """Whether no connection to the namespace came about: refused, reset at once, or its name is not known.
+
+    A connection that broke later is something else: the server may have ended it because of one entity.
+    """
+    if not isinstance(error, ServiceBusConnectionError):
+        return isinstance(error, OSError) and not isinstance(error, TimeoutError)
+    cause: BaseException | None = error
+    while isinstance(cause, Exception) and not isinstance(cause, OSError):
+        # Only what was given as the cause: the context may be an error that the application is handling.
+        cause = cause.__cause__ or getattr(cause, "inner_exception", None)
+    return isinstance(cause, OSError) and not isinstance(cause, TimeoutError)
 
 
 def _transport(sender: Any) -> Any:

@@ -4,6 +4,9 @@ Rules
 - A sender picks a queue at random when it first needs one and stays with it.
 - A queue that does not take a send is pulled for all senders of the paired client; the send is tried on
   another one, at most once on each, within its deadline.
+- Where there is a spool, a send does not ask every queue of a namespace that is out of reach: all of them rest
+  as soon as no connection comes about, two connections break, or no queue is left to try. Until one takes a
+  send again only the spool's forwarder tries, and it always has something to try with.
 - Messages are sent in order. A message too large for the queue's link is carried in parts, all of them in
   one queue.
 """
@@ -45,6 +48,7 @@ class Backlog:
         random: Callable[[], float],
         guard: runtime.Guard,
         observers: Observers,
+        has_spool: bool,
     ) -> None:
         self._rotation = rotation
         self._errors: dict[str, BaseException] = {}
@@ -53,6 +57,9 @@ class Backlog:
         self.make_sender = make_sender
         self.guard = guard
         self.observers = observers
+        self.has_spool = has_spool
+        self.is_down = False
+        """The secondary was out of reach when last tried; only known where there is a spool."""
 
     @property
     def in_rotation(self) -> tuple[str, ...]:
@@ -92,12 +99,27 @@ class Backlog:
             was_in = self._rotation.pull(queue, now)
             self._errors[queue] = error
             left = len(self._rotation.in_rotation(now))
-        if was_in:
+        if was_in and not self.is_down:
             self.observers.pulled(queue, error, left)
+
+    def take_down(self, error: BaseException) -> None:
+        """No queue can be reached: all of them rest from now on."""
+        with self._mutex:
+            now = runtime.now()
+            for queue in self._rotation.queues:
+                self._rotation.pull(queue, now)
+            was_down, self.is_down = self.is_down, True
+        if not was_down:
+            self.observers.taken_down(error)
+
+    def answered(self) -> None:
+        """The secondary can be reached: its queues are tried by every send again."""
+        self.is_down = False
 
     def put_back(self, queue: str) -> None:
         if self._rotation.is_whole:
             return
+        self.answered()
         with self._mutex:
             was_out = self._rotation.put_back(queue)
             self._errors.pop(queue, None)
@@ -134,15 +156,21 @@ class BacklogRoute:
         """Send messages in backlog form, in order; raises BacklogUnavailableError or PartlyAcceptedError."""
         sent = 0
         failed: dict[str, BaseException] = {}
+        pulled: list[BaseException] = []
         while sent < len(raws):
             queue = self._backlog.choose(self._queue, failed)
             started = runtime.now()
-            if queue is None or started >= deadline:
+            over = queue is None or started >= deadline
+            if self._backlog.has_spool and _are_all_down(pulled, over=over, none_left=queue is None):
+                self._backlog.take_down(pulled[-1])
+                over = True
+            if queue is None or over:
                 raise self._failure(sent, len(raws), primary_error, failed)
             self._queue = queue
             try:
                 sent += await self._send_some(queue, raws, sent, deadline, episode, route)
             except (MessageSizeExceededError, ValueError) as error:
+                self._backlog.answered()
                 if sent:
                     raise PartlyAcceptedError(range(sent), range(sent, len(raws)), error) from error
                 raise
@@ -152,13 +180,14 @@ class BacklogRoute:
                 failed[queue] = error
                 if not _is_the_callers_hurry(error, runtime.now() - started):
                     self._backlog.pull(queue, error)
+                    pulled.append(error)
                 continue
             self._backlog.put_back(queue)
 
     async def limit_bytes(self, deadline: float) -> int:
         """How many bytes one send to this sender's backlog queue may have, as its link says."""
         queue = self._backlog.choose(self._queue, {})
-        if queue is None:
+        if queue is None or self._backlog.is_down:
             return sdk.STANDARD_LIMIT_BYTES
         self._queue = queue
         link = self._link(queue)
@@ -277,6 +306,17 @@ def _count_that_fits(raws: Sequence[bytes], first: int, limit: int) -> int:
             break
         count += 1
     return count
+
+
+def _are_all_down(errors: Sequence[BaseException], *, over: bool, none_left: bool) -> bool:
+    """Whether the errors of the queues that one send was refused by speak for all the queues of the namespace.
+
+    One connection that breaks, or one queue that hangs, may be that queue's own trouble: it takes two.
+    """
+    if not errors:
+        return False
+    broken = sum(isinstance(error, ServiceBusConnectionError | OSError) for error in errors)
+    return none_left or sdk.could_not_connect(errors[-1]) or broken > 1 or (over and len(errors) > 1)
 
 
 def _is_the_callers_hurry(error: BaseException, seconds: float) -> bool:

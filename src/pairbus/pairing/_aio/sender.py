@@ -340,6 +340,9 @@ class PairedServiceBusSender(ServiceBusSender):
         name = self.entity_name
         forms = [envelope.to_backlog(raw, name, trace_parent=trace_parent) for raw in raws]
         spool = self._client.spool
+        if spool is not None and self._client.backlog.is_down and spool.depth:
+            await spool.keep(name, forms)
+            return
         try:
             await self._backlog.send(forms, deadline, primary_error=primary_error, episode=self._entity.episode)
         except BacklogUnavailableError:

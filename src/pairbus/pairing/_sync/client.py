@@ -91,6 +91,7 @@ class PairedServiceBusClient(ServiceBusClient):
             random=random.Random().random,  # noqa: S311 - spreads load, keeps no secret
             guard=self.guard,
             observers=self.observers,
+            has_spool=options.spool is not None,
         )
         self.spool: SpoolForwarder | None = None
         self._syphon: Any = None

@@ -63,6 +63,8 @@ class SpoolForwarder:
         self._wake = runtime.Wake()
         self._journal: Journal | None = None
         self._job: runtime.Job | None = None
+        self._refused: set[tuple[str, str]] = set()
+        self._pausing = False
         self._closing = False
 
     @property
@@ -91,7 +93,8 @@ class SpoolForwarder:
             raise SpoolError(str(error)) from error
         finally:
             self._backlog.observers.spool_depth(journal.depth)
-            self._wake.set()
+            if not (self._pausing and self._backlog.is_down):  # else it would look in vain, once for each message
+                self._wake.set()
         self._observe(Operation.SPOOL, entity, forms, started)
 
     def close(self) -> None:
@@ -114,11 +117,14 @@ class SpoolForwarder:
                 emptied = False
             if emptied:
                 pause = _FIRST_PAUSE_SECONDS
+                self._refused.clear()
                 self._wake.wait(None)
             else:
                 back = self._backlog.next_return
                 wait = pause if back is None else max(0.0, min(pause, back - runtime.now()))
+                self._pausing = True
                 self._wake.wait(wait)
+                self._pausing = False
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def _forward(self) -> bool:
@@ -203,12 +209,13 @@ class SpoolForwarder:
         try:
             link.use(started + self._send_timeout, send)
         except (AzureError, OSError, ValueError) as error:
-            _log.info("The primary does not take spooled messages for %s: %s", entity, type(error).__name__)
+            self._tell_refusal("primary", entity, error)
             self._observe(Operation.SEND, entity, raws, started, error)
             return ()
         except runtime.CANCELLED as error:
             self._observe(Operation.SEND, entity, raws, started, error)
             raise
+        self._refused.discard(("primary", entity))
         self._observe(Operation.SEND, entity, raws, started)
         return living
 
@@ -221,9 +228,16 @@ class SpoolForwarder:
         try:
             route.send(raws, runtime.now() + self._send_timeout, route=Route.SPOOL)
         except (errors.PairbusError, AzureError, OSError, ValueError) as error:
-            _log.info("The backlog does not take spooled messages for %s: %s", entity, type(error).__name__)
+            self._tell_refusal("backlog", entity, error)
             return False
+        self._refused.discard(("backlog", entity))
         return True
+
+    def _tell_refusal(self, place: str, entity: str, error: BaseException) -> None:
+        """Log it once, until the place takes messages of the entity again."""
+        if (place, entity) not in self._refused:
+            self._refused.add((place, entity))
+            _log.info("The %s does not take spooled messages for %s: %s", place, entity, type(error).__name__)
 
     def _observe(
         self,
