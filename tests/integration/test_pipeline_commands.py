@@ -75,7 +75,24 @@ def test_the_estimate_as_json_with_a_tariff_of_ones_own(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["cost", "estimate", "--clients", "0"], "clients is 0; it must be 1 or more"),
+        (["cost", "estimate", "--clients", "0"], "--clients 0 is out of range: give a number from 1 to 1,000,000."),
+        (["cost", "estimate", "--rate", "inf"], "--rate inf is out of range: give a number from 0 to 1,000,000,000."),
+        (["cost", "estimate", "--rate", "nan", "--outage-hours", "1"], "--rate nan is out of range"),
+        (["cost", "estimate", "--rate=-1"], "--rate -1.0 is out of range"),
+        (
+            ["cost", "estimate", "--outage-hours", "nan"],
+            "--outage-hours nan is out of range: give a number from 0 to 720",
+        ),
+        (["cost", "estimate", "--outage-hours=-2"], "--outage-hours -2.0 is out of range"),
+        (["cost", "estimate", "--outage-hours", "721"], "--outage-hours 721.0 is out of range"),
+        (
+            ["cost", "estimate", "--outages", "3", "--outage-hours", "300"],
+            "are 900 hours: 30 days have 720, give less.",
+        ),
+        (["cost", "estimate", "--outages=-1"], "--outages -1 is out of range"),
+        (["cost", "estimate", "--ping-interval", "inf"], "--ping-interval inf is out of range: give a number from 1"),
+        (["cost", "estimate", "--ping-interval", "nan"], "--ping-interval nan is out of range"),
+        (["cost", "estimate", "--message-bytes", "0"], "--message-bytes 0 is out of range: give a number from 1"),
         (["cost", "estimate", "--plan", "gold"], "no plan 'gold'"),
         (["cost", "estimate", "--tariff", "other"], "no tariff 'other'"),
         (["cost", "estimate", "--tariff-file", "missing.toml"], "missing.toml cannot be read"),

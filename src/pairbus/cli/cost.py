@@ -52,7 +52,29 @@ def estimate(
     """Estimate what pairing adds in 30 days. Instant."""
     from pairbus.costs import Fleet, Outage, tariff_for
     from pairbus.costs import estimate as calculate
+    from pairbus.costs.estimate import HOURS
 
+    for option, value, least, most in (
+        ("--clients", clients, 1, 1_000_000),
+        ("--entities", entities, 1, 10_000),
+        ("--backlog-queues", backlog_queues, 1, 10_000),
+        ("--syphons", syphons, 0, 10_000),
+        ("--failover-interval", failover_interval, 0, 3600),
+        ("--ping-interval", ping_interval, 1, 1800),
+        ("--recovery-pings", recovery_pings, 1, 1000),
+        ("--outage-hours", outage_hours, 0, HOURS),
+        ("--outages", outages, 0, 10_000),
+        ("--rate", rate, 0, 1_000_000_000),
+        ("--message-bytes", message_bytes, 1, 100 * 1024 * 1024),
+        ("--primary-operations", primary_operations, 0, 1_000_000_000_000_000),
+    ):
+        if not least <= value <= most:  # also not-a-number is not
+            raise Refusal(f"{option} {str(value)[:30]} is out of range: give a number from {least} to {most:,}.")
+    if outage_hours * outages > HOURS:
+        raise Refusal(
+            f"--outages {outages} of --outage-hours {outage_hours:g} are {outage_hours * outages:,g} hours: 30 days "
+            f"have {HOURS}, give less."
+        )
     tariffs, name = read_tariffs(tariff_file, tariff)
     try:
         fleet = Fleet(
