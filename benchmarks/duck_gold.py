@@ -19,12 +19,12 @@ OPERATIONS = """
     create table operations_daily as
     select * exclude (address, on_backlog),
            case when operation = 'ping' then 'pings'
-                when operation = 'receive' and on_backlog and outcome = 'empty' then 'idle receives'
-                when operation = 'receive' and on_backlog then 'diverted messages'
+                when operation in ('receive', 'peek') and on_backlog and outcome = 'empty' then 'idle receives'
+                when operation in ('receive', 'peek') and on_backlog then 'diverted messages'
                 when operation in ('divert', 'restore') then 'diverted messages'
                 when operation = 'create' and on_backlog then 'creation' end cause,
            role = 'namespace' or not bool_or(role = 'namespace') over (partition by day, namespace)
-             or (operation = 'receive' and outcome = 'empty') in_bill
+             or (operation in ('receive', 'peek') and outcome = 'empty') in_bill
     from grouped;
 """
 MESSAGES = """

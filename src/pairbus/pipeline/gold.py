@@ -36,6 +36,7 @@ _HOST = r"^([^.:]+)\.servicebus\.[^:]*(:[0-9]+)?$"
 
 _CARRYING = (Operation.DIVERT.value, Operation.RESTORE.value, Operation.RESUBMIT.value)
 """Sends that exist only because a message went through a backlog."""
+_TAKING = (Operation.RECEIVE.value, Operation.PEEK.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,10 @@ def operations_daily(silver: DataFrame) -> DataFrame:
         f.max("latency_us").alias("latency_us_max"),
     )
     # A namespace that keeps its own ledger has counted everyone: then the others' records would count twice. What it
-    # does not record is a receive that brought nothing.
+    # does not record is a receive or a look that brought nothing.
     own = f.col("role") == Role.NAMESPACE.value
     counted_itself = f.max(own).over(Window.partitionBy("day", "namespace"))
-    unseen = (f.col("operation") == Operation.RECEIVE.value) & (f.col("outcome") == Outcome.EMPTY.value)
+    unseen = f.col("operation").isin(*_TAKING) & (f.col("outcome") == Outcome.EMPTY.value)
     return (
         grouped.withColumn("namespace", _own_name())
         .withColumn("cause", _pairing_cause())
@@ -108,7 +109,7 @@ def _own_name() -> Column:
 
 def _pairing_cause() -> Column:
     operation, outcome, on_backlog = f.col("operation"), f.col("outcome"), f.col("on_backlog")
-    received = (operation == Operation.RECEIVE.value) & on_backlog
+    received = operation.isin(*_TAKING) & on_backlog
     return (
         f.when(operation == Operation.PING.value, "pings")
         .when(received & (outcome == Outcome.EMPTY.value), "idle receives")
