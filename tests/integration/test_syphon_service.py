@@ -90,6 +90,22 @@ def test_once_carries_everything_and_exits_with_0(shop: Shop, transport: str) ->
     assert shop.home(250) == [f"{n}" for n in range(250)]
 
 
+@pytest.mark.parametrize("transport", ["amqp", "sdk"])
+@pytest.mark.parametrize("refusing", ["primary", "secondary"])
+def test_once_with_a_wrong_key_ends_with_one_sentence(shop: Shop, refusing: str, transport: str) -> None:
+    shop.put("a")
+    variable = f"PAIRBUS_{refusing.upper()}"
+    before, name, key = shop.environment[variable].partition("SharedAccessKey=")
+    shop.environment["WRONG"] = before + name + ("B" if key[0] == "A" else "A") + key[1:]
+    once = ("--once", "--queues", "0", "--transport", transport, "--log-level", "error")
+    done = shop.run("syphon", "--primary-name", shop.name, f"--{refusing}", "env:WRONG", *once)
+    assert done.returncode == 2
+    assert f"The {refusing}, 127.0.0.1:" in done.stderr
+    assert "refuses our credential" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not done.stdout
+
+
 def test_a_namespace_that_is_served_here_gives_its_own_name_to_its_backlog(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "pairbus.cli"]

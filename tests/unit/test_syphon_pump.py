@@ -9,6 +9,7 @@ import pytest
 
 from pairbus import envelope
 from pairbus.amqp.sections import read_facts
+from pairbus.syphon.namespaces import CredentialRefusedError
 from pairbus.syphon.outcomes import Carried, Logbook
 from pairbus.syphon.pauses import RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
@@ -509,5 +510,121 @@ def test_a_namespace_that_keeps_refusing_our_credential_is_lost_for_good(
         assert {name for name, _ in lost} == ({then} if then else set())
         syphon.stop()
         await running
+
+    run_in_virtual_time(main())
+
+
+CONNECTION = "Endpoint=sb://contoso.example/;SharedAccessKeyName=n;SharedAccessKey=k"
+
+
+def syphon_over(transport: MemoryTransport, queues: Sequence[int] = (0,)) -> Syphon:
+    return Syphon(CONNECTION, CONNECTION, queues=queues, transport=lambda *_: transport)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("refusing", ["primary", "secondary"])
+def test_once_ends_when_a_namespace_keeps_refusing_our_credential(
+    refusing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        for number in range(2):
+            transport.queue(f"contoso/x-servicebus-transfer/{number}").put(backlog("a"), backlog("b", "invoices"))
+        if refusing == "secondary":
+            transport.refusal = ReceiverLostError("401", unauthorized=True)
+        transport.behave = lambda destination, raws: NO_TOKEN
+        with pytest.raises(CredentialRefusedError, match=f"The {refusing}, contoso.example, refuses our credential"):
+            await syphon_over(transport, (0, 1)).run(once=True)
+        now = asyncio.get_running_loop().time()
+        for queue in transport.queues.values():
+            assert len(queue.available(now)) == 2, "nothing is lost and nothing stays locked"
+
+    run_in_virtual_time(main())
+    (said,) = warnings_of(caplog)
+    assert said.startswith(f"the {refusing} refuses our credential")
+
+
+def test_once_goes_on_while_anything_else_can_go_home() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.queue(QUEUE).put(backlog("a", "theirs"), *(backlog(f"{n}") for n in range(3)))
+        opens_at = 30.0
+
+        def behave(destination: str, raws: Sequence[bytes]) -> SendError | None:
+            if destination == "theirs":
+                return NO_TOKEN
+            return UNAVAILABLE if asyncio.get_running_loop().time() < opens_at else None
+
+        transport.behave = behave
+        with pytest.raises(CredentialRefusedError, match="3 messages are home; the others wait in the backlog"):
+            await syphon_over(transport).run(once=True)
+        assert names(transport) == ["0", "1", "2"]
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("refusing", ["primary", "secondary"])
+def test_a_service_says_once_in_each_outage_that_a_namespace_refuses_it(
+    refusing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def outage(transport: MemoryTransport) -> None:
+        transport.behave = lambda destination, raws: NO_TOKEN if refusing == "primary" else None
+        transport.queue(QUEUE).put(backlog("a"), backlog("b", "invoices"))
+        await asyncio.sleep(300)
+        transport.behave = lambda destination, raws: None
+        transport.refusal = None
+        await asyncio.sleep(300)
+
+    async def main() -> None:
+        transport = MemoryTransport()
+        if refusing == "secondary":
+            transport.refusal = ReceiverLostError("401", unauthorized=True)
+        syphon = syphon_over(transport)
+        running = asyncio.ensure_future(syphon.run())
+        await outage(transport)
+        assert len(warnings_of(caplog)) == 1
+        assert syphon.state().restored == 2
+        assert syphon.state().queues[0].last_error is None, "it is over"
+        if refusing == "primary":
+            await outage(transport)
+            assert len(warnings_of(caplog)) == 2
+        syphon.stop()
+        await running
+
+    run_in_virtual_time(main())
+    assert all(said.startswith(f"the {refusing} refuses our credential") for said in warnings_of(caplog))
+
+
+def test_a_missing_queue_is_said_once_and_tried_again_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.refusal = ReceiverLostError("could not be found", missing=True)
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(3600)
+        assert pump.state == "missing"
+        assert transport.calls["open"] < 100
+        (said,) = warnings_of(caplog)
+        assert "missing" in said
+        assert "--queues" in said
+        transport.refusal = None
+        transport.queue(QUEUE).put(backlog("a"))
+        await asyncio.sleep(60)
+        assert names(transport) == ["a"]
+        assert pump.last_error is None
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
+def test_a_queue_that_was_emptied_once_is_drained() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        transport.queue(QUEUE).put(backlog("a"))
+        state = await syphon_over(transport).run(once=True)
+        assert [one.state for one in state.queues] == ["drained"]
 
     run_in_virtual_time(main())

@@ -19,6 +19,8 @@ from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+from pairbus.syphon.trust import advice
+
 _JWT_SCOPE = "https://servicebus.azure.net//.default"
 _SAS_TYPE = "servicebus.windows.net:sastoken"
 
@@ -117,6 +119,10 @@ class NamespaceError(RuntimeError):
     """A namespace did not do what its administration was asked for."""
 
 
+class CredentialRefusedError(NamespaceError):
+    """A namespace does not accept our credential, and nothing is left to do without it."""
+
+
 @asynccontextmanager
 async def administering(namespace: Namespace, what: str) -> AsyncIterator[ServiceBusAdministrationClient]:
     """The administration of a namespace; what goes wrong is told in a sentence that says what was wanted."""
@@ -125,8 +131,8 @@ async def administering(namespace: Namespace, what: str) -> AsyncIterator[Servic
             yield admin
         except (AzureError, OSError) as error:
             raise NamespaceError(
-                f"{what} in {namespace.host} failed: {error}. Check that the namespace answers and that the credential "
-                "may manage its entities."
+                f"{what} in {namespace.host} failed: {str(error).rstrip('.')}. "
+                + advice(error, "Check that the namespace answers and that the credential may manage its entities.")
             ) from error
 
 

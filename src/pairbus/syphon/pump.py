@@ -21,6 +21,7 @@ from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
+from pairbus.syphon.refusals import Refusals, Side
 from pairbus.syphon.rules import PEEK_AT_MOST, PumpRules
 from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, Receiver, ReceiverLostError, Transport
 from pairbus.syphon.verdicts import SendError, Verdict
@@ -31,6 +32,7 @@ BUSY_RECEIVE_SECONDS = 0.2
 """How long a transport that cannot settle while it receives may wait when there is something to settle."""
 ONCE_RECEIVE_SECONDS = 0.5
 RENEW_CHECK_SECONDS = 1.0
+_DEAD_LETTERED = ""
 SEEK_BEFORE, SEEK_AFTER = 500, 1000
 """How far from a part its siblings are looked for at first: a sender sends them one after the other."""
 
@@ -44,8 +46,10 @@ class PumpOptions:
     send_timeout: float = 60.0
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     draw: Callable[[], float] = random.random
+    refusals: Refusals | None = None
+    """Told when a namespace accepts our credential or does not."""
     on_refused: Callable[[], None] | None = None
-    """Told when a namespace did not accept our credential."""
+    """Told after that, when it did not."""
 
 
 class Pump:
@@ -68,8 +72,9 @@ class Pump:
         self.missing = False
         self.refusals = 0
         """How often in a row the secondary did not accept our credential."""
-        self.last_error: str | None = None
         self.drained = False
+        self._errors: dict[str, str] = {}
+        """What is wrong now, by the destination, or this queue, that it is wrong with; the latest is the last."""
         self._transport = transport
         self._options = options
         rules = replace(options.rules, held_messages=min(options.rules.held_messages, transport.held_messages))
@@ -93,9 +98,24 @@ class Pump:
         return f"<Pump {self.queue} {self.state} in_hand={self.planner.in_hand} held={self.planner.held}>"
 
     @property
+    def last_error(self) -> str | None:
+        """The latest of the errors that are not over."""
+        return next(reversed(list(self._errors.values())), None)
+
+    def failed(self, error: str) -> None:
+        """This pump itself is out of order; until it has its backlog queue again."""
+        self._note(self.queue, error)
+
+    def _note(self, source: str, error: str) -> None:
+        self._errors.pop(source, None)
+        self._errors[source] = error
+
+    @property
     def state(self) -> str:
         if self._receiver is None:
-            return "missing" if self.missing else "connecting" if not self._stopped else "stopped"
+            if self.missing:
+                return "missing"
+            return "drained" if self.drained else "stopped" if self._stopped else "connecting"
         if self._paused or self._stopped:
             return "paused" if not self._stopped else "stopping"
         if self.planner.primary_pause is not None:
@@ -133,7 +153,7 @@ class Pump:
             while not self._finished():
                 try:
                     self._receiver = await self._transport.open_receiver(self.queue)
-                    self.missing, self.refusals, self._pause, self._failure = False, 0, None, None
+                    self._found()
                     await self._carry(self._receiver)
                 except ReceiverLostError as error:
                     await self._lost(error)
@@ -145,14 +165,20 @@ class Pump:
             return not self.planner.flowing or self._receiver is None
         return False
 
+    def _found(self) -> None:
+        self.missing, self.refusals, self._pause, self._failure = False, 0, None, None
+        self._errors.pop(self.queue, None)
+        self._accepted("secondary", self.queue)
+
     async def _lost(self, error: ReceiverLostError) -> None:
-        """The backlog queue is out of reach: leave it alone for a growing pause."""
+        """The backlog queue is out of reach: leave it alone for a growing pause. Each kind of loss is said once."""
         self.logbook.counts.failures += 1
-        self.last_error = str(error)
+        self._note(self.queue, str(error))
+        known = self._pause is not None and self.missing == error.missing
         self.missing = error.missing
         self.refusals = self.refusals + 1 if error.unauthorized else 0
-        if error.unauthorized and self._options.on_refused is not None:
-            self._options.on_refused()
+        if error.unauthorized:
+            self._refused("secondary", self.queue, str(error))
         self._stop_receiving()
         self.planner.lost_receiver()
         receiver, self._receiver = self._receiver, None
@@ -163,11 +189,29 @@ class Pump:
             return
         if self._stopped:
             return
-        log.warning("the backlog queue is lost", extra={"queue": self.queue, "cause": str(error)})
+        if error.missing and not known:
+            log.warning(
+                "the backlog queue is missing: name those that exist with --queues, or pair the namespaces once",
+                extra={"queue": self.queue},
+            )
+        elif not error.missing:
+            # That the secondary does not let us in is said once for all queues.
+            level = logging.DEBUG if known or error.unauthorized else logging.WARNING
+            log.log(level, "the backlog queue is lost", extra={"queue": self.queue, "cause": str(error)})
         now = asyncio.get_running_loop().time()
         self._pause = Pause.after(self._pause, self._growth, now, self._options.draw(), str(error))
         while not self._stopped and (seconds := self._pause.until - asyncio.get_running_loop().time()) > 0:
             await self._sleep(seconds)
+
+    def _accepted(self, side: Side, entity: str) -> None:
+        if self._options.refusals is not None:
+            self._options.refusals.accepted(side, entity)
+
+    def _refused(self, side: Side, entity: str, cause: str) -> None:
+        if self._options.refusals is not None:
+            self._options.refusals.refused(side, entity, cause)
+        if self._options.on_refused is not None:
+            self._options.on_refused()
 
     async def _end(self) -> None:
         self._stop_receiving()
@@ -304,13 +348,25 @@ class Pump:
             log.exception("a send failed in a way nobody thought of", extra={"queue": self.queue})
             error = SendError(Verdict.UNAVAILABLE, f"client:{type(bug).__name__}", str(bug), in_doubt=True)
         now = loop.time()
-        if error is not None:
-            self.last_error = f"{send.destination}: {error}"
+        self._note_send(send.destination, error)
         self.logbook.sent(send.destination, send.items, error, now - began)
         self.planner.sent(send, error, now, self._options.draw())
-        if error is not None and error.token_refused and self._options.on_refused is not None:
-            self._options.on_refused()
+        if error is None:
+            self._accepted("primary", send.destination)
+        elif error.token_refused:
+            self._refused("primary", send.destination, str(error))
         self._note_share()
+
+    def _note_send(self, destination: str, error: SendError | None) -> None:
+        """An error is over when its destination takes a message; that of a dead letter, when any does."""
+        if error is None:
+            self._errors.pop(destination, None)
+            self._errors.pop(_DEAD_LETTERED, None)
+        elif error.verdict in (Verdict.MISSING, Verdict.REFUSED):
+            self._errors.pop(destination, None)
+            self._note(_DEAD_LETTERED, f"{destination}: {error}")
+        else:
+            self._note(destination, f"{destination}: {error}")
 
     async def _complete(self, action: Complete, receiver: Receiver) -> None:
         await self.logbook.on_disk()

@@ -26,11 +26,12 @@ from pairbus.envelope import TimeToLivePolicy
 from pairbus.ledger import LedgerWriter, Role
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, backlog_path, recorded_name
 from pairbus.syphon.durable_records import DurableRecords
-from pairbus.syphon.namespaces import Namespace, administering
+from pairbus.syphon.namespaces import CredentialRefusedError, Namespace, administering
 from pairbus.syphon.outcomes import Counts, Logbook, OnCarried
 from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.publishing import PublishedSyphon, publish
 from pairbus.syphon.pump import Pump, PumpOptions
+from pairbus.syphon.refusals import Refusals, Side
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.transport import Transport
 
@@ -151,6 +152,7 @@ class Syphon:
             retry_interval=retry_interval,
             send_timeout=send_timeout,
             now_ms=now_ms,
+            refusals=Refusals(self._primary.host, self._secondary.host),
             on_refused=self._refused,
         )
         self._on_namespace_lost = on_namespace_lost
@@ -158,6 +160,8 @@ class Syphon:
         self._running = False
         self._stopping = False
         self._paused = False
+        self._once = False
+        self._given_up: CredentialRefusedError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
@@ -170,10 +174,14 @@ class Syphon:
         return asyncio.run(self.run(once=once))
 
     async def run(self, *, once: bool = False) -> SyphonState:
-        """Carry until stopped; with `once`, until the backlog queues are empty."""
+        """Carry until stopped; with `once`, until the backlog queues are empty.
+
+        With `once`, raises `CredentialRefusedError` when all that is left waits for a namespace that has refused our
+        credential again and again: nobody would come to mend it.
+        """
         if self._running:
             raise RuntimeError("This syphon runs already: make another one to run it twice.")
-        self._running, self._loop = True, asyncio.get_running_loop()
+        self._running, self._once, self._loop = True, once, asyncio.get_running_loop()
         transport = self._make_transport(self._primary, self._secondary)
         self._published = publish(
             self, self._state_dir, recorded_name(self._primary.host, self.primary_name), self._secondary.host
@@ -189,6 +197,8 @@ class Syphon:
                 self._published.close()
             if self._owns_ledger and self._ledger is not None:
                 self._ledger.close()
+        if self._given_up is not None:
+            raise self._given_up
         return self.state()
 
     async def _pump_all(self, queues: list[str], transport: Transport, *, once: bool) -> None:
@@ -218,13 +228,15 @@ class Syphon:
                 await pump.run(once=once)
             except Exception as error:  # the outermost loop of a pump
                 log.exception("a pump failed and begins again", extra={"queue": pump.queue})
-                pump.last_error = f"{type(error).__name__}: {error}"
+                pump.failed(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(self._options.retry_interval)
             else:
                 return
 
     def _refused(self) -> None:
         pumps = list(self._pumps.values())
+        if self._once:
+            self._give_up([pump for pump in pumps if not pump.drained])
         cause: str | None
         if all(pump.refusals >= REFUSALS_FOR_GOOD for pump in pumps):
             lost, cause = "secondary", pumps[0].last_error
@@ -234,6 +246,24 @@ class Syphon:
             return
         if self._on_namespace_lost is not None:
             self._on_namespace_lost(lost, cause or "it refused our credential")
+
+    def _give_up(self, unfinished: list[Pump]) -> None:
+        """End if each pump that is not done waits for nothing but a namespace that refuses our credential."""
+        refusing: Side = "primary"
+        for pump in unfinished:
+            if pump.refusals >= REFUSALS_FOR_GOOD:
+                refusing = "secondary"
+            elif not _waits_for_the_credential_alone(pump):
+                return
+        if self._stopping:
+            return
+        host = (self._secondary if refusing == "secondary" else self._primary).host
+        cause = next((pump.last_error for pump in unfinished if pump.last_error), "")
+        self._given_up = CredentialRefusedError(
+            f"The {refusing}, {host}, refuses our credential ({cause}). Check its connection string and the rights of "
+            f"its key. {self.state().restored} messages are home; the others wait in the backlog."
+        )
+        self.stop()
 
     def _why_primary_is_lost(self, pumps: list[Pump]) -> str | None:
         """The primary is lost when it took messages before, and now refuses our credential wherever we come.
@@ -304,6 +334,11 @@ class Syphon:
         else:
             state = "stopped"
         return SyphonState(state, tuple(_queue_state(pump, now) for pump in list(self._pumps.values())))
+
+
+def _waits_for_the_credential_alone(pump: Pump) -> bool:
+    lanes = [lane for lane in pump.planner.lanes.values() if not lane.empty]
+    return bool(lanes) and all(lane.token_refusals >= REFUSALS_FOR_GOOD for lane in lanes)
 
 
 def _queue_state(pump: Pump, now: float) -> QueueState:
