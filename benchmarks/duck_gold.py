@@ -54,6 +54,7 @@ MESSAGES = """
       count_if(ok and not own and not on_backlog and settled) received,
       count_if(not own and outcome = 'failed' and (is_send or is_divert or is_restore or is_spool)) failed,
       count_if(outcome = 'unknown' and (is_send or is_divert or is_restore or is_spool)) in_doubt,
+      count_if(id_hashed) hashed,
       count_if(own and is_send) namespace_home,
       count_if(own and settled) namespace_received,
       coalesce(diverted_at, first_at)::date as day

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
-from pairbus.pipeline.audit import KEY, audit
+from pairbus.ledger.records import hashed_id
+from pairbus.pipeline.audit import KEY, Look, audit
+from pairbus.pipeline.reality import unread_ids
 from pairbus.pipeline.report import Summary, summarise
 from pairbus.pipeline.silver import quarantine, read_lines, silver
 
@@ -297,11 +301,86 @@ def test_what_is_not_in_the_queues_is_lost(spark: SparkSession, tmp_path: Path) 
         for message_id in ("there", "deleted"):
             _tell(still_there, writer, message_id)
         _tell(home_again, writer, "home")
-    seen = spark.createDataFrame([("contoso", "orders", "there", "backlog")], [*KEY, "place"])
-    summary = summarise(spark, tmp_path, seen=seen)
+    look = looked(spark, "there")
+    summary = summarise(spark, tmp_path, look=look)
     assert (summary.accepted, summary.delivered, summary.waiting, summary.lost) == (3, 1, 1, 1)
-    rows = audit(silver(read_lines(spark, sorted(tmp_path.iterdir()))), seen=seen).where("verdict = 'lost'")
-    assert [row["message_id"] for row in rows.collect()] == ["deleted"]
+    assert verdicts(spark, tmp_path, look) == {"there": "waiting", "deleted": "lost", "home": "delivered"}
+
+
+def looked(spark: SparkSession, *ids: str, at: datetime | None = None, salted: bool = False) -> Look:
+    """A look into contoso's backlog that found these."""
+    rows = [("contoso", "orders", one, "backlog") for one in ids]
+    seen = spark.createDataFrame(rows, ", ".join(f"{name} string" for name in (*KEY, "place")))
+    return Look(seen, frozenset({"contoso"}), at or datetime.now(UTC), salted=salted)
+
+
+def verdicts(spark: SparkSession, folder: Path, look: Look) -> dict[str, str]:
+    rows = audit(silver(read_lines(spark, sorted(folder.iterdir()))), look=look).collect()
+    return {row["message_id"]: row["verdict"] for row in rows}
+
+
+def test_a_look_says_nothing_of_what_it_cannot_see(spark: SparkSession, tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path) as writer:
+        _tell(spooled_and_waiting, writer, "in the spool")
+        _tell(spooled_then_stuck, writer, "spooled, then deleted from the queue")
+        other = "tailspin/x-servicebus-transfer/0"
+        writer.record(
+            Operation.DIVERT, "fabrikam", other, destination="orders", message_id="other", route=Route.BACKLOG
+        )
+        _tell(still_there, writer, "carried since")
+    look = replace(looked(spark), unread=frozenset({"carried since"}))
+    assert verdicts(spark, tmp_path, look) == {
+        "in the spool": "waiting",
+        "spooled, then deleted from the queue": "lost",
+        "other": "waiting",
+        "carried since": "waiting",
+    }
+    summary = summarise(spark, tmp_path, look=look)
+    assert (summary.waiting, summary.unchecked, summary.unsure, summary.lost) == (3, 3, 0, 1)
+    before = replace(look, at=datetime.now(UTC) - timedelta(hours=1))
+    assert set(verdicts(spark, tmp_path, before).values()) == {"waiting"}, "all was diverted after that look"
+
+
+def test_who_has_not_told_yet_may_have_carried_it(spark: SparkSession, tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path) as writer:
+        _tell(still_there, writer, "gone")
+    long_ago = {"v": 1, "n": 1, "process": "elsewhere-1-abc", "at_us": 1_700_000_000_000_000, "role": "syphon"}
+    syphon = tmp_path / "elsewhere-1-abc.000001.jsonl"
+    syphon.write_text(json.dumps(long_ago | {"operation": "ledger-open"}) + "\n")
+    look = looked(spark)
+    assert verdicts(spark, tmp_path, look) == {"gone": "unsure"}
+    summary = summarise(spark, tmp_path, look=look)
+    assert (summary.waiting, summary.unsure, summary.lost) == (1, 1, 0)
+    with syphon.open("a") as file:
+        file.write(json.dumps(long_ago | {"n": 2, "operation": "ledger-close"}) + "\n")
+    assert verdicts(spark, tmp_path, look) == {"gone": "lost"}
+
+
+def test_hashed_ids_are_compared_only_with_their_salt(spark: SparkSession, tmp_path: Path) -> None:
+    salt = b"0123456789abcdef"
+    with LedgerWriter(tmp_path, id_salt=salt) as writer:
+        for message_id in ("there", "deleted"):
+            _tell(still_there, writer, message_id)
+    there, deleted = hashed_id("there", salt), hashed_id("deleted", salt)
+    assert verdicts(spark, tmp_path, looked(spark, "there")) == {there: "waiting", deleted: "waiting"}
+    wrong = looked(spark, "there", hashed_id("there", b"another salt"), salted=True)
+    assert verdicts(spark, tmp_path, wrong) == {there: "waiting", deleted: "waiting"}
+    right = looked(spark, "there", there, salted=True)
+    assert verdicts(spark, tmp_path, right) == {there: "waiting", deleted: "lost"}
+
+
+def test_what_tables_have_not_read_is_known_by_its_ids(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path) as writer:
+        _tell(home_again, writer, "read")
+    read = [path.name for path in tmp_path.iterdir()]
+    with LedgerWriter(tmp_path) as published:
+        _tell(direct, published, "direct")
+        _tell(spooled_then_home, published, "published since")
+    with LedgerWriter(tmp_path) as writing:
+        writing.record(Operation.RESTORE, "contoso", "orders", source=QUEUE, message_id="being written")
+        assert writing.flush()
+        (tmp_path / "torn-1-abc.000001.jsonl.open").write_text('{"v":1,"message_id":"to')
+        assert unread_ids(tmp_path, read) == {"published since", "being written"}
 
 
 def test_with_receipts_the_primary_taking_a_message_is_not_enough(spark: SparkSession, tmp_path: Path) -> None:

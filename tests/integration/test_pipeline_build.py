@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route, closed_files
 from pairbus.pipeline import schemas
-from pairbus.pipeline.audit import KEY
+from pairbus.pipeline.audit import KEY, Look
 from pairbus.pipeline.build import build
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.page import doubts, html_page, verdict
@@ -322,7 +322,8 @@ def test_the_report_says_it_in_one_sentence_and_adds_up(spark: SparkSession, tab
 
 def test_the_report_as_json_and_as_a_page(spark: SparkSession, tables: Path) -> None:
     seen = spark.createDataFrame([("contoso", "orders", "waits", "backlog")], [*KEY, "place"])
-    told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]), seen=seen)
+    look = Look(seen, frozenset({"contoso"}), datetime.now(UTC))
+    told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]), look=look)
     data = json.loads(told.to_json())
     assert data["summary"]["lost"] == 1
     assert data["episodes"][0]["failed_over_at"] == "2026-03-30T22:02:00.000+00:00"
@@ -341,7 +342,8 @@ def test_the_report_as_json_and_as_a_page(spark: SparkSession, tables: Path) -> 
 
 def test_a_look_into_the_queues_finds_what_is_missing(spark: SparkSession, tables: Path) -> None:
     seen = spark.createDataFrame([("contoso", "orders", "other", "backlog")], [*KEY, "place"])
-    told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]), seen=seen)
+    look = Look(seen, frozenset({"contoso"}), datetime.now(UTC))
+    told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]), look=look)
     assert (told.summary.waiting, told.summary.lost) == (0, 2)
     assert sorted(row["message_id"] for row in told.lost) == ["lost", "waits"]
 

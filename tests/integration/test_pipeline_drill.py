@@ -20,7 +20,7 @@ from pairbus.pipeline.build import build
 from pairbus.pipeline.page import verdict
 from pairbus.pipeline.reality import look_into_backlogs
 from pairbus.pipeline.report import Report, report
-from pairbus.pipeline.store import TableStore
+from pairbus.pipeline.store import TablesError, TableStore
 from pairbus.syphon import Syphon
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, wait_until
 
@@ -152,14 +152,13 @@ def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
 def test_the_tables_say_what_the_drill_did(spark: SparkSession, pair: EmbeddedPair, tmp_path: Path) -> None:
     ledger, tables = tmp_path / "ledger", tmp_path / "tables"
     lost = play(pair, ledger)
-    build(spark, ledger, tables)
     secondary = pair.secondary
-    seen = look_into_backlogs(
-        spark,
-        "contoso",
-        {"connectionString": secondary.connection_string, "connectionVerify": secondary.ca_file},
-    )
-    found = sorted((row["place"], row["message_id"]) for row in seen.collect())
+    access = {"connectionString": secondary.connection_string, "connectionVerify": secondary.ca_file}
+    with pytest.raises(TablesError, match="has no backlog queues of 'contso'"):
+        look_into_backlogs(spark, ["contso"], access)
+    look = look_into_backlogs(spark, ["contoso"], access)
+    build(spark, ledger, tables)
+    found = sorted((row["place"], row["message_id"]) for row in look.seen.collect())
     assert found == [
         *(("backlog", f"waits-{i}") for i in range(4)),
         ("backlog", "waits-big"),
@@ -168,7 +167,7 @@ def test_the_tables_say_what_the_drill_did(spark: SparkSession, pair: EmbeddedPa
 
     believed = report(spark, tables)
     assert (believed.summary.waiting, believed.summary.lost) == (7, 0), "the ledger alone cannot know"
-    told = report(spark, tables, seen=seen)
+    told = report(spark, tables, look=look)
     assert told.summary.sentence == "accepted 66: delivered 59, dead-lettered 1, waiting 5, lost 1, duplicates 1"
     assert verdict(told) == "1 of 66 accepted messages is lost."
     assert [row["message_id"] for row in told.lost] == [lost]

@@ -36,6 +36,7 @@ from pairbus.ledger import (
     publish_orphans,
     scribe,
 )
+from pairbus.ledger.records import hashed_id
 
 LEDGER_WORDS = {Operation.OPEN, Operation.CLOSE, Operation.GAP}
 
@@ -199,6 +200,18 @@ def test_salted_ids_match_each_other_and_hide_the_id(tmp_path: Path) -> None:
 def test_a_salt_of_a_wrong_length_is_refused(tmp_path: Path, salt: bytes) -> None:
     with pytest.raises(ValueError, match="id_salt has"):
         LedgerWriter(tmp_path, id_salt=salt)
+
+
+def test_the_salt_may_be_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that clients, syphons on either engine and namespaces, which make their writers themselves, have the same."""
+    monkeypatch.setenv("PAIRBUS_ID_SALT", "0123456789abcdef")
+    with LedgerWriter(tmp_path) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", message_id="m")
+    (record,) = operations(tmp_path)
+    assert (record.message_id, record.id_hashed) == (hashed_id("m", b"0123456789abcdef"), True)
+    monkeypatch.setenv("PAIRBUS_ID_SALT", "short")
+    with pytest.raises(ValueError, match="PAIRBUS_ID_SALT has 5 bytes"):
+        LedgerWriter(tmp_path)
 
 
 def test_limits_must_be_positive() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from pairbus.cli.refusal import Refusal
 from pairbus.cli.spark import with_spark
 
 if TYPE_CHECKING:
+    from pairbus.pipeline.audit import Look
     from pairbus.pipeline.build import BuildResult
     from pairbus.pipeline.gold import Pricing
     from pairbus.pipeline.report import Report
@@ -71,11 +73,11 @@ def report(
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page (HTML) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything the page shows, as JSON.")] = False,
     look_into: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="PRIMARY",
-            help="Compare what should wait with the backlog queues of this primary, such as contoso; the environment "
-            f"variable {SECONDARY} has the secondary's connection string.",
+            help="Compare what should wait with the backlog queues of this primary, such as contoso; may be "
+            f"given again. The environment variable {SECONDARY} has the secondary's connection string.",
         ),
     ] = None,
     tariff_file: TariffFile = None,
@@ -90,15 +92,18 @@ def report(
     first_day, last_day = read_day("--from", first), read_day("--to", last)
     pricing = read_pricing(tariff_file, tariff, plan, connections)
     _check_folder(ledger)
-    if look_into is not None and not os.environ.get(SECONDARY):
+    if look_into and not os.environ.get(SECONDARY):
         raise Refusal(f"--look-into needs the secondary's connection string in the environment variable {SECONDARY}.")
 
     def ask(spark: Any) -> Report:
         from pairbus.pipeline.report import report as tell
 
+        # First the look, then the ledger: what has left the queues by then is in its files.
+        look = _look(spark, look_into) if look_into else None
         _build(spark, ledger, tables, pricing)
-        seen = None if look_into is None else _look(spark, look_into)
-        return tell(spark, _tables(ledger, tables), first_day=first_day, last_day=last_day, seen=seen)
+        if look is not None:
+            look = _with_unread(look, ledger, _tables(ledger, tables))
+        return tell(spark, _tables(ledger, tables), first_day=first_day, last_day=last_day, look=look)
 
     told = with_spark(ask)
     if output is not None:
@@ -128,13 +133,22 @@ def _print(told: Report, output: Path | None) -> None:
         typer.echo(f"The page is {output}.")
 
 
-def _look(spark: Any, primary_name: str) -> Any:
+def _look(spark: Any, primary_names: list[str]) -> Look:
     """What is in the backlog queues. Only the variable's name goes into Spark's plans, never its value."""
+    from pairbus.ledger.writer import salt_from_environment
     from pairbus.pipeline.reality import look_into_backlogs
 
     access = {"connectionStringEnv": SECONDARY}
     certificate = settings.ca_file()
-    return look_into_backlogs(spark, primary_name, access | ({"connectionVerify": certificate} if certificate else {}))
+    access |= {"connectionVerify": certificate} if certificate else {}
+    return look_into_backlogs(spark, primary_names, access, id_salt=salt_from_environment())
+
+
+def _with_unread(look: Look, ledger: Path, tables: Path) -> Look:
+    from pairbus.pipeline.reality import unread_ids
+    from pairbus.pipeline.store import TableStore
+
+    return replace(look, unread=unread_ids(ledger, TableStore(tables).manifest().files))
 
 
 def _check_folder(ledger: Path) -> None:

@@ -31,6 +31,7 @@ What proves what (the audit rests on this table):
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 
 import msgspec
@@ -129,6 +130,11 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, gc=False, omit_defaults=
     """Why a state changed or a message was dead-lettered: a class of errors or a word, never free text."""
     count: int = 1
     """For a gap: how many operations are missing."""
+
+
+def hashed_id(message_id: str, salt: bytes) -> str:
+    """What stands for an id in a ledger that must not have it: the same for the same id and salt."""
+    return hashlib.blake2b(message_id.encode(), key=salt, digest_size=16).hexdigest()
 
 
 def is_backlog_queue(entity: str) -> bool:

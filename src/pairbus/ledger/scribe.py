@@ -13,7 +13,6 @@ Everything that touches the disk is here, on one thread. Invariants:
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import os
@@ -27,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from pairbus.ledger.files import closed_files, folder_bytes, give_final_name, open_exclusive, open_name, sync_folder
-from pairbus.ledger.records import SCHEMA_VERSION, Operation, Record, Role
+from pairbus.ledger.records import SCHEMA_VERSION, Operation, Record, Role, hashed_id
 
 _log = logging.getLogger("pairbus.ledger")
 _CHUNK_RECORDS = 2000
@@ -261,8 +260,7 @@ class Scribe:
     def _with_id(self, record: Record, message_id: str) -> Record:
         if self._id_salt is None:
             return msgspec.structs.replace(record, message_id=message_id)
-        digest = hashlib.blake2b(message_id.encode(), key=self._id_salt, digest_size=16).hexdigest()
-        return msgspec.structs.replace(record, message_id=digest, id_hashed=True)
+        return msgspec.structs.replace(record, message_id=hashed_id(message_id, self._id_salt), id_hashed=True)
 
     def _word(self, operation: Operation, *, count: int = 1, cause: str | None = None) -> None:
         """A record of the ledger about itself."""

@@ -30,12 +30,14 @@ from pairbus.ledger.files import publish_orphans
 from pairbus.ledger.records import SCHEMA_VERSION, Operation, Outcome, Record, Role, Route
 from pairbus.ledger.scribe import Batch, Intake, LedgerLimits, Scribe
 
+SALT_VARIABLE = "PAIRBUS_ID_SALT"
+
 
 class LedgerWriter:
     """Records operations into `folder`; share one writer among everything in a process that records there.
 
     `id_salt` replaces message ids by a keyed hash; processes whose records must be matched need the same
-    salt.
+    salt. Unless given, it is what the environment variable PAIRBUS_ID_SALT has, if it is set.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class LedgerWriter:
         id_salt: bytes | None = None,
         limits: LedgerLimits | None = None,
     ) -> None:
+        if id_salt is None:
+            id_salt = salt_from_environment()
         if id_salt is not None and not 8 <= len(id_salt) <= 64:
             raise ValueError(f"The ledger's id_salt has {len(id_salt)} bytes; give 8 to 64 random bytes.")
         self.folder = Path(folder)
@@ -61,7 +65,7 @@ class LedgerWriter:
         _writers.add(self)
 
     def _begin(self) -> None:
-        self.process = f"{_host_label()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.process = f"{host_label()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._intake = Intake()
         self._queue = self._intake.queue
         self._numbers = self._intake.numbers
@@ -233,10 +237,18 @@ class LedgerWriter:
         self._intake.closing = closed
 
 
-def _host_label() -> str:
+def host_label() -> str:
     """The host's name as a file name can hold it."""
     kept = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname().split(".")[0])
     return kept[:32] or "host"
+
+
+def salt_from_environment() -> bytes | None:
+    """The salt that all writers of a process use which are given none; None without the variable."""
+    salt = os.environ.get(SALT_VARIABLE, "").encode()
+    if salt and not 8 <= len(salt) <= 64:
+        raise ValueError(f"The environment variable {SALT_VARIABLE} has {len(salt)} bytes; give 8 to 64 random ones.")
+    return salt or None
 
 
 # Strong: a writer that its owner forgot still holds records, which the interpreter's exit writes.

@@ -13,7 +13,8 @@ in copies:
     waiting     = the rest of outstanding
     duplicates  = copies beyond the accepted ones
 
-`confirm` compares "waiting" with a look into the queues: what is not there is lost.
+`confirm` compares "waiting" with a look into the queues: what is not there is lost, if nobody can have carried it home
+without having told yet.
 
 A copy that the primary's duplicate detection merged (the same id accepted twice, taken twice, received once)
 is delivered: that is what equal ids ask for.
@@ -21,10 +22,14 @@ is delivered: that is what equal ids ask for.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from pairbus.ledger.records import Operation, Outcome, Role, Route
+from pairbus.ledger.writer import host_label
 from pairbus.pipeline.schemas import AUDIT, MESSAGES
 from pairbus.pipeline.silver import utc_day
 
@@ -45,6 +50,7 @@ EVIDENCE = (
     "in_doubt",
     "namespace_home",
     "namespace_received",
+    "hashed",
 )
 _SENDS = (Operation.SEND.value, Operation.SCHEDULE.value)
 _SETTLEMENTS = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
@@ -96,6 +102,7 @@ def evidence(spoken: DataFrame) -> DataFrame:
         "in_doubt": (f.col("outcome") == Outcome.UNKNOWN.value) & carried,
         "namespace_home": ok & by_namespace & ~on_backlog & is_send,
         "namespace_received": ok & by_namespace & ~on_backlog & settled,
+        "hashed": f.coalesce(f.col("id_hashed"), f.lit(False)),
     }
     entered = marks["accepted"] & (is_divert | is_spool)
     came_home = ok & ~by_namespace & (is_restore | (is_send & from_spool))
@@ -176,27 +183,86 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
     return judged.withColumn("verdict", _verdict()).select(*AUDIT.names)
 
 
-def confirm(audited: DataFrame, seen: DataFrame) -> DataFrame:
-    """Compare what should be waiting with what a look into the queues found.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look into backlog queues found, to be taken before the ledger is read.
 
-    `seen` has the columns of `KEY` and `place` ("backlog" or "dead-letter"), one row for each copy. What waits in
-    a dead-letter queue without a record of it is dead-lettered; what is in neither is lost.
+    `seen` has the columns of `KEY` and `place` ("backlog" or "dead-letter"), one row for each copy.
     """
-    counted = seen.groupBy(*KEY).agg(
+
+    seen: DataFrame
+    primaries: frozenset[str]
+    """Whose queues were looked into, in lower case."""
+    at: datetime
+    """When the look began."""
+    salted: bool = False
+    """Whether `seen` has each id a second time, as its salted hash."""
+    unread: frozenset[str] = frozenset()
+    """Ids of messages with records that are not among those judged: what became of them is not known yet."""
+
+
+def confirm(audited: DataFrame, look: Look, *, sure: bool = True) -> DataFrame:
+    """Compare what should be waiting with what a look into the queues found; adds `unchecked` and `unsure`.
+
+    What waits in a dead-letter queue without a record of it is dead-lettered; what is in neither is lost, or, unless it
+    is `sure` that everyone who could have carried it home has told, stays waiting and is counted as `unsure`. Not
+    compared, and counted as `unchecked`, is what waits in a spool, belongs to a primary that was not looked into, has
+    records that are younger than the look, or is known by a hash of its id only.
+    """
+    zero = f.lit(0)
+    known_by_id = f.col("hashed") == 0
+    if look.salted and not audited.where("hashed > 0").join(look.seen, list(KEY), "left_semi").isEmpty():
+        known_by_id = f.lit(True)  # some are found by their hash: the salt is the right one
+    unread = audited.sparkSession.createDataFrame(
+        [(one, True) for one in look.unread], "message_id string, stirs boolean"
+    )
+    settled = f.col("last_at") < f.timestamp_micros(f.lit(round(look.at.timestamp() * 1_000_000)))
+    comparable = (
+        f.col("primary").isin(*look.primaries) & settled & known_by_id & ~f.coalesce(f.col("stirs"), f.lit(False))
+    )
+    in_queues = f.greatest(zero, f.col("waiting") - f.greatest(zero, f.col("spooled") - f.col("unspooled")))
+    counted = look.seen.groupBy(*KEY).agg(
         f.count_if(f.col("place") == "backlog").cast("int").alias("seen"),
         f.count_if(f.col("place") == "dead-letter").cast("int").alias("buried"),
     )
-    found = audited.join(counted, list(KEY), "left").fillna(0, ["seen", "buried"])
-    absent = f.greatest(f.lit(0), f.col("waiting") - f.col("seen"))
-    unrecorded = f.greatest(f.lit(0), f.col("buried") - f.col("dead_lettered") - f.col("expired"))
-    checked = (
-        found.withColumn("absent", absent)
-        .withColumn("buried", f.least("absent", unrecorded))
-        .withColumn("waiting", f.col("waiting") - f.col("absent"))
-        .withColumn("dead_lettered", f.col("dead_lettered") + f.col("buried"))
-        .withColumn("lost", f.col("lost") + f.col("absent") - f.col("buried"))
+    found = (
+        audited.fillna(0, ["hashed"])
+        .join(counted, list(KEY), "left")
+        .fillna(0, ["seen", "buried"])
+        .join(f.broadcast(unread), "message_id", "left")
     )
-    return checked.withColumn("verdict", _verdict()).select(*audited.columns)
+    unrecorded = f.greatest(zero, f.col("buried") - f.col("dead_lettered") - f.col("expired"))
+    checked = (
+        found.withColumn("compared", f.when(comparable, in_queues).otherwise(zero))
+        .withColumn("unchecked", f.col("waiting") - f.col("compared"))
+        .withColumn("absent", f.greatest(zero, f.col("compared") - f.col("seen")))
+        .withColumn("buried", f.least("absent", unrecorded))
+        .withColumn("absent", f.col("absent") - f.col("buried"))
+        .withColumn("unsure", zero if sure else f.col("absent"))
+        .withColumn("dead_lettered", f.col("dead_lettered") + f.col("buried"))
+        .withColumn("lost", f.col("lost") + f.col("absent") - f.col("unsure"))
+        .withColumn("waiting", f.col("waiting") - f.col("buried") - f.col("absent") + f.col("unsure"))
+    )
+    verdict = f.when((f.col("lost") == 0) & (f.col("unsure") > 0), "unsure").otherwise(_verdict())
+    return checked.withColumn("verdict", verdict).select(*audited.columns, "unchecked", "unsure")
+
+
+def all_told(silver: DataFrame, look: Look, host: str) -> bool:
+    """Whether everyone who carries messages has told what was done before the look.
+
+    A syphon's record is on disk before its message leaves the queue. So who records on this `host` has told, and so has
+    who ended in order, or has a record that is younger than the look; only others' last records may be on their way.
+    """
+    is_close = f.col("operation") == Operation.CLOSE.value
+    last = (
+        silver.where(
+            f.col("role").isin(Role.CLIENT.value, Role.SYPHON.value) & ~f.startswith("process", f.lit(f"{host}-"))
+        )
+        .groupBy("process")
+        .agg(f.bool_or(is_close).alias("closed"), f.max("at").alias("at"))
+    )
+    moment = f.timestamp_micros(f.lit(round(look.at.timestamp() * 1_000_000)))
+    return last.where(~f.col("closed") & (f.col("at") < moment)).isEmpty()
 
 
 def _verdict() -> Column:
@@ -211,10 +277,10 @@ def _verdict() -> Column:
     )
 
 
-def audit(silver: DataFrame, *, seen: DataFrame | None = None, require_receipts: bool = False) -> DataFrame:
+def audit(silver: DataFrame, *, look: Look | None = None, require_receipts: bool = False) -> DataFrame:
     """What became of every message in the ledger."""
     judged = judge(weigh(evidence(speaking(silver))), require_receipts=require_receipts)
-    return judged if seen is None else confirm(judged, seen)
+    return judged if look is None else confirm(judged, look, sure=all_told(silver, look, host_label()))
 
 
 def through_backlog(audited: DataFrame) -> DataFrame:

@@ -131,6 +131,10 @@ def verdict(report: Report) -> str:
     if summary.lost:
         verb = "is" if summary.lost == 1 else "are"
         return f"{summary.lost:,} of {summary.accepted:,} accepted messages {verb} lost."
+    if summary.unsure:
+        verb = "is" if summary.unsure == 1 else "are"
+        missed = f"{summary.unsure:,} of {summary.accepted:,} accepted messages {verb}"
+        return f"{missed} not where they should wait, and may have come home: look again."
     if summary.balanced:
         return f"Nothing is lost: all {summary.accepted:,} accepted messages were delivered."
     rest = [(summary.waiting, "wait"), (summary.dead_lettered, "dead-lettered"), (summary.expired, "expired")]
@@ -143,6 +147,16 @@ def doubts(report: Report) -> list[str]:
     summary, found = report.summary, []
     if summary.waiting and not report.checked:
         found.append("Waiting messages are waiting by the ledger; the queues themselves were not looked into.")
+    if summary.unsure:
+        found.append(
+            "What was not found may have come home: somebody on another machine runs, or did not end in order, and has "
+            "told nothing since the look. With its newer records the next report knows."
+        )
+    if summary.unchecked:
+        found.append(
+            f"{summary.unchecked:,} of the waiting were not looked for: in a spool, of a primary that was not named, "
+            "with newer records than the look, or known by a hash without its salt."
+        )
     if summary.unrecorded:
         found.append(
             f"{_operations(summary.unrecorded)} could not be recorded, or were dropped with their file: what no build "

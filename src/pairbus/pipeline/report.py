@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role
+from pairbus.ledger.writer import host_label
 from pairbus.pipeline import schemas
-from pairbus.pipeline.audit import confirm
+from pairbus.pipeline.audit import Look, all_told, confirm
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 from pairbus.pipeline.summary import Summary, summarise, summarise_tables
 
@@ -75,6 +76,8 @@ class Report:
     pairing_cost: list[dict[str, Any]]
     lost: list[dict[str, Any]]
     duplicated: list[dict[str, Any]]
+    unsure: list[dict[str, Any]] = field(default_factory=list)
+    """Messages that should wait and were not found, while somebody may have carried them home and not told yet."""
 
     def to_json(self) -> bytes:
         """Everything the page shows, for programs."""
@@ -88,12 +91,12 @@ def report(
     *,
     first_day: date | None = None,
     last_day: date | None = None,
-    seen: DataFrame | None = None,
+    look: Look | None = None,
 ) -> Report:
     """What happened from `first_day` to `last_day` (both included; everything, unless given).
 
-    `tables_folder` is what `pairbus.pipeline.build.build` made; `seen` what `pairbus.pipeline.reality` found in the
-    queues. `pairbus.pipeline.page.html_page` makes a page of the result, `to_json` gives it to programs.
+    `tables_folder` is what `pairbus.pipeline.build.build` made; `look` what `pairbus.pipeline.reality` found in the
+    queues before that. `pairbus.pipeline.page.html_page` makes a page of the result, `to_json` gives it to programs.
     """
     store = TableStore(tables_folder)
     manifest = store.manifest()
@@ -111,7 +114,7 @@ def report(
         raise TablesError(
             f"The tables have no records from {first_day} to {last_day}; they have {known[0]} to {known[-1]}."
         )
-    return _Reading(spark, store, manifest, days).report(seen)
+    return _Reading(spark, store, manifest, days).report(look)
 
 
 class _Reading:
@@ -121,11 +124,11 @@ class _Reading:
         self._manifest = manifest
         self._days = days
 
-    def report(self, seen: DataFrame | None) -> Report:
+    def report(self, look: Look | None) -> Report:
         records = self._store.read_silver(self._spark, schemas.SILVER.schema, self._manifest, self._days)
         audit = self._table(schemas.AUDIT)
-        if seen is not None:
-            audit = confirm(audit, seen)
+        if look is not None:
+            audit = confirm(audit, look, sure=all_told(records, look, host_label()))
         audit = audit.persist()
         try:
             summary = summarise_tables(
@@ -140,7 +143,7 @@ class _Reading:
                 first_day=self._days[0],
                 last_day=self._days[-1],
                 summary=replace(summary, died=len(alive - self._closed())),
-                checked=seen is not None,
+                checked=look is not None,
                 states=_states(self._until_the_end(schemas.TRANSITIONS), self._start_s, alive),
                 sends=sends,
                 depth=depth,
@@ -152,6 +155,7 @@ class _Reading:
                 pairing_cost=_plain(self._months(schemas.PAIRING_COST).orderBy("month", "namespace", "cause")),
                 lost=_named(audit, "lost"),
                 duplicated=_named(audit, "duplicates"),
+                unsure=_named(audit, "unsure") if look is not None else [],
             )
         finally:
             audit.unpersist()

@@ -55,6 +55,7 @@ SILVER = _table(
     ("route", _TEXT, "primary, backlog, spool or syphon"),
     ("outcome", _TEXT, "ok, failed, unknown (no answer) or empty (nothing received)"),
     ("message_id", _TEXT, "the message's id, or its salted hash"),
+    ("id_hashed", _BOOL, "whether it is a hash"),
     ("bytes", _LONG, "size of the message, 0 if not known"),
     ("billed", _LONG, "billed operations"),
     ("error", _TEXT, "class of the error"),
@@ -102,6 +103,7 @@ _MESSAGE = (
     ("received", _INT, "copies that receivers settled"),
     ("failed", _INT, "attempts that were refused"),
     ("in_doubt", _INT, "attempts without an answer"),
+    ("hashed", _INT, "records that have a hash in place of the id"),
 )
 
 MESSAGES = _table(

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from pairbus.ledger.files import closed_files, open_files, publish_orphans
 from pairbus.ledger.records import Operation, Outcome, Role, Route
-from pairbus.pipeline.audit import audit
+from pairbus.pipeline.audit import Look, audit
 from pairbus.pipeline.gold import operations_daily
 from pairbus.pipeline.silver import quarantine, read_lines, silver
 
@@ -43,6 +43,10 @@ class Summary:
     broken_lines: int
     died: int
     """Processes whose ledger has no last word: they run, or died, and their last moment may be missing."""
+    unsure: int = 0
+    """Of those waiting: not found in the queues, but somebody may have carried them home and not told yet."""
+    unchecked: int = 0
+    """Of those waiting: not looked for, though the queues were looked into."""
 
     @property
     def balanced(self) -> bool:
@@ -68,27 +72,27 @@ def summarise(
     spark: SparkSession,
     ledger_folder: Path | str,
     *,
-    seen: DataFrame | None = None,
+    look: Look | None = None,
     require_receipts: bool = False,
 ) -> Summary:
     """Audit a ledger folder as it is now, open files included, without building tables.
 
     `require_receipts` counts a message as delivered when a receiver settled it, not when the primary took it;
-    `seen` is what a look into the queues found, see `pairbus.pipeline.audit.judge`.
+    `look` is what a look into the queues found, see `pairbus.pipeline.audit.confirm`.
     """
     folder = Path(ledger_folder)
     if not folder.is_dir():
         raise ValueError(f"The ledger folder {folder} does not exist; give the folder that clients record in.")
     publish_orphans(folder)
     lines = read_lines(spark, [*closed_files(folder), *open_files(folder)])
-    return summarise_records(silver(lines), quarantine(lines), seen=seen, require_receipts=require_receipts)
+    return summarise_records(silver(lines), quarantine(lines), look=look, require_receipts=require_receipts)
 
 
 def summarise_records(
     records: DataFrame,
     quarantined: DataFrame,
     *,
-    seen: DataFrame | None = None,
+    look: Look | None = None,
     require_receipts: bool = False,
 ) -> Summary:
     of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
@@ -100,13 +104,16 @@ def summarise_records(
     billed = operations_daily(records).where("in_bill").agg(_total(f.lit(True), "billed").alias("billed")).first()
     copies = ("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates")
     travelled = ("diverted", "spooled", "restored")
-    audited = audit(records, seen=seen, require_receipts=require_receipts)
-    sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies + travelled)).first()
+    audited = audit(records, look=look, require_receipts=require_receipts)
+    doubted = _doubted(audited)
+    sums = audited.agg(
+        *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies + travelled + doubted)
+    ).first()
     assert totals is not None
     assert billed is not None
     assert sums is not None
     return Summary(
-        **{name: int(sums[name]) for name in copies + travelled},
+        **{name: int(sums[name]) for name in copies + travelled + doubted},
         **{name: int(totals[name]) for name in ("pings", "unidentified", "unrecorded", "died")},
         billed_operations=int(billed["billed"]),
         broken_lines=quarantined.count(),
@@ -129,11 +136,12 @@ def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFra
     ).first()
     words = records.agg(*_words(), _unidentified()).first()
     copies = ("dead_lettered", "expired", "waiting", "lost", "duplicates", "diverted", "spooled", "restored")
-    sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies)).first()
+    names = copies + _doubted(audited)
+    sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in names)).first()
     assert done is not None
     assert words is not None
     assert sums is not None
-    counts = {name: int(sums[name]) for name in copies}
+    counts = {name: int(sums[name]) for name in names}
     undelivered = counts["dead_lettered"] + counts["expired"] + counts["waiting"] + counts["lost"]
     return Summary(
         **counts,
@@ -146,6 +154,11 @@ def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFra
         died=int(words["died"]),
         broken_lines=quarantined.count(),
     )
+
+
+def _doubted(audited: DataFrame) -> tuple[str, ...]:
+    """What a look into the queues adds, if there was one."""
+    return tuple(name for name in ("unsure", "unchecked") if name in audited.columns)
 
 
 def _unidentified() -> Column:
