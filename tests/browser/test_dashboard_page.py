@@ -138,6 +138,8 @@ def test_what_is_missing_of_a_ledger_is_said(serve: Serve, open_page: Open, tmp_
         writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY)
     (ledger / "a-folder.jsonl").mkdir()  # cannot be read as a file, whoever one is
     (ledger / "garbage.jsonl").write_text("no record\n")
+    for path in ledger.iterdir():
+        os.utime(path, (time.time() + 3600,) * 2)  # of today, also if it is nearly over
     page = open_page(serve(tmp_path / "state", "--ledger", str(ledger)).address)
     expect(page.locator("#costs-missing")).to_have_text(
         "1 file of the ledger cannot be read: what is recorded there is missing. · "
