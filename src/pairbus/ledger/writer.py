@@ -59,7 +59,13 @@ class LedgerWriter:
         self._id_salt = id_salt
         self._limits = limits or LedgerLimits()
         self._pending_limit = self._limits.pending_records
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise OSError(
+                f"The ledger folder {str(folder)!r} cannot be used: {error.strerror}. Give a folder this process may "
+                "write to."
+            ) from error
         self._begin()
         publish_orphans(self.folder)
         _writers.add(self)
