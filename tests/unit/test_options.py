@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from typing import Any
@@ -128,3 +129,23 @@ def test_an_unknown_option_is_refused_before_anything_is_opened() -> None:
 def test_a_bad_option_is_refused_before_anything_is_opened() -> None:
     with pytest.raises(ValueError, match="recovery_pings"):
         PairedServiceBusClient.from_connection_strings("", "", recovery_pings=-1)
+
+
+@pytest.mark.parametrize(
+    "junk", ["", "topsecret", "Endpoint=sb://;SharedAccessKeyName=a;SharedAccessKey=topsecret", None]
+)
+def test_a_connection_string_that_is_none_is_named_and_not_shown(junk: Any) -> None:
+    good = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
+    for which, given in (("primary", (junk, good)), ("secondary", (good, junk))):
+        with pytest.raises(ValueError, match=f"^{which} is no connection string") as raised:
+            PairedServiceBusClient.from_connection_strings(*given)
+        assert "topsecret" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_namespace_is_not_paired_with_itself() -> None:
+    key = "SharedAccessKeyName=a;SharedAccessKey=b"
+    with pytest.raises(ValueError, match=r"are the same namespace, 'contoso.servicebus.windows.net'; give another"):
+        PairedServiceBusClient.from_connection_strings(
+            f"Endpoint=sb://contoso.servicebus.windows.net/;{key}",
+            f"Endpoint=sb://Contoso.servicebus.windows.net;{key}",
+        )

@@ -10,7 +10,7 @@
 | pairbus_spooled_messages | gauge | namespace | messages waiting in the local journal |
 
 `route` is primary, backlog, spool or ping; `outcome` is ok, failed or unknown (no answer came); `namespace` is the
-host of the primary.
+primary's name as the ledger has it: its host if that begins with `primary_name`, else `primary_name`.
 """
 
 from __future__ import annotations

@@ -112,6 +112,15 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
         return label
 
 
+def check_two_namespaces(primary_host: str, secondary_host: str) -> None:
+    """A namespace cannot stand in for itself."""
+    if primary_host.strip().rstrip(".").lower() == secondary_host.strip().rstrip(".").lower():
+        raise ValueError(
+            f"The primary and the secondary are the same namespace, {primary_host!r}; give another namespace as the "
+            "secondary, which works when the primary does not."
+        )
+
+
 OPTION_NAMES = frozenset(
     name for name in SendAvailabilityPairedNamespaceOptions.__dataclass_fields__ if name != "_"
 ) - {"secondary_admin", "secondary"}

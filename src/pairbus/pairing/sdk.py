@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._common.tracing import is_tracing_enabled
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -307,6 +307,17 @@ def describe(error: BaseException) -> ErrorDescription:
         condition=str(value) if value else "",
         retryable=bool(getattr(error, "_retryable", False)),
     )
+
+
+def check_connection_string(option: str, given: str) -> None:
+    """Raise a ValueError that names the option and does not show what was given, if the SDK cannot read it."""
+    try:
+        ServiceBusClient.from_connection_string(given)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(
+            f"{option} is no connection string of a namespace (not shown, it may hold a key); expected "
+            "'Endpoint=sb://HOST/;SharedAccessKeyName=NAME;SharedAccessKey=KEY', as the portal shows it."
+        ) from None
 
 
 def could_not_connect(error: BaseException) -> bool:

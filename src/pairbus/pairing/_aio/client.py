@@ -15,6 +15,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from pairbus.failover import EntityState, Event, EventKind, Rotation
+from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime
 from pairbus.pairing._aio.backlog import Backlog
 from pairbus.pairing._aio.entity import WatchedEntity
@@ -27,6 +28,7 @@ from pairbus.pairing.options import (
     OPTION_NAMES,
     SendAvailabilityPairedNamespaceOptions,
     backlog_path,
+    check_two_namespaces,
     recorded_name,
 )
 from pairbus.pairing.publishing import publish
@@ -40,8 +42,10 @@ Options = SendAvailabilityPairedNamespaceOptions[ServiceBusAdministrationClient,
 async def pair_namespace(primary: ServiceBusClient, options: Options) -> PairedServiceBusClient:
     """Pair the primary namespace with the secondary of the options; returns when everything is ready.
 
-    The primary need not be reachable. A backlog queue that cannot be looked up or created is a PairingError.
+    The primary need not be reachable. A backlog queue that cannot be looked up or created is a PairingError, a
+    namespace paired with itself a ValueError.
     """
+    check_two_namespaces(primary.fully_qualified_namespace, options.secondary.fully_qualified_namespace)
     name = options.name_of_primary(primary.fully_qualified_namespace)
     queues = [backlog_path(name, index) for index in range(options.backlog_queue_count)]
     found, created = await make_ready(options.secondary_admin, queues, cast(float, options.send_timeout))
@@ -122,6 +126,8 @@ class PairedServiceBusClient(ServiceBusClient):
         trust: dict[str, Any] = {} if connection_verify is None else {"connection_verify": connection_verify}
         # The options are checked before anything that would have to be closed again is made.
         SendAvailabilityPairedNamespaceOptions(None, None, **options)
+        sdk.check_connection_string("primary", primary)
+        sdk.check_connection_string("secondary", secondary)
         first = ServiceBusClient.from_connection_string(primary, **trust)
         second = ServiceBusClient.from_connection_string(secondary, **trust)
         admin = ServiceBusAdministrationClient.from_connection_string(secondary, **trust)
