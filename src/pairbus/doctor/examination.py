@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 
 from azure.core.exceptions import AzureError
 
 from pairbus.doctor import machine
 from pairbus.doctor.findings import Finding, Status, failed, ok, skipped, warning
-from pairbus.doctor.permissions import LISTEN, MANAGE, SEND, Rights, find_rights
+from pairbus.doctor.permissions import LISTEN, MANAGE, SEND, Rights, find_rights, first_line
 from pairbus.doctor.reaching import check_address, check_certificate, check_clock
 from pairbus.pairing.options import backlog_path
 from pairbus.pairing.queues import differences
@@ -16,6 +17,7 @@ from pairbus.syphon.namespaces import Namespace
 
 DEFAULT_QUEUES = range(10)
 DEFAULT_PORT = 5672
+ASK_SECONDS = 60.0
 NOT_REACHED = "needs an address that answers and a certificate that is trusted"
 
 
@@ -53,7 +55,7 @@ async def _examine_primary(primary: Namespace | None, entity: str | None) -> Asy
     if not reached:
         yield skipped("primary rights", NOT_REACHED)
         return
-    rights = await find_rights(primary, entity)
+    rights = await _rights(primary, entity)
     yield _judge_rights("primary rights", rights, needed=(SEND,), name_entity="--entity")
 
 
@@ -72,7 +74,7 @@ async def _examine_secondary(
         yield skipped("backlog queues", NOT_REACHED)
         return
     entity = None if name is None else backlog_path(name, min(queues))
-    rights = await find_rights(secondary, entity)
+    rights = await _rights(secondary, entity)
     yield _judge_rights("secondary rights", rights, needed=(MANAGE, SEND, LISTEN), name_entity="--primary-name")
     if name is None:
         yield skipped("backlog queues", "the primary's name is not known", "name it with --primary-name")
@@ -96,6 +98,14 @@ async def _examine_way(role: str, namespace: Namespace) -> AsyncIterator[Finding
         yield skipped(f"{role} clock", "needs a certificate that is trusted")
     else:
         yield await check_clock(role, namespace)
+
+
+async def _rights(namespace: Namespace, entity: str | None) -> Rights:
+    try:
+        async with asyncio.timeout(ASK_SECONDS):
+            return await find_rights(namespace, entity)
+    except TimeoutError:
+        return Rights(trouble=f"no answer within {ASK_SECONDS:.0f} s")
 
 
 def _judge_rights(check: str, rights: Rights, *, needed: tuple[str, ...], name_entity: str) -> Finding:
@@ -128,7 +138,7 @@ async def check_backlog(secondary: Namespace, name: str, queues: Collection[int]
     stopped: list[str] = []
     waiting = 0
     try:
-        async with secondary.administration() as admin:
+        async with asyncio.timeout(ASK_SECONDS), secondary.administration() as admin:
             async for queue in admin.list_queues():
                 if wanted.pop(queue.name.lower(), None) is None:
                     continue
@@ -139,7 +149,7 @@ async def check_backlog(secondary: Namespace, name: str, queues: Collection[int]
                 counts = await admin.get_queue_runtime_properties(queue.name)
                 waiting += counts.active_message_count or 0
     except (AzureError, OSError) as error:
-        return failed(check, f"could not be listed ({error})", "try again; the namespace may be busy")
+        return failed(check, f"could not be listed ({first_line(error)})", "try again; the namespace may be busy")
     if stopped:
         return failed(check, f"not active: {', '.join(stopped)}", "set their status to Active")
     if len(wanted) == len(queues):

@@ -46,13 +46,13 @@ async def find_rights(namespace: Namespace, entity: str | None) -> Rights:
             await admin.get_namespace_properties()
         return Rights(frozenset({MANAGE, SEND, LISTEN}), entity=entity)
     except ClientAuthenticationError as error:
-        said = _first_line(error)
+        said = first_line(error)
     except HttpResponseError as error:
         if error.status_code not in _REFUSED:
-            return Rights(trouble=_first_line(error))
-        said = _first_line(error)
+            return Rights(trouble=first_line(error))
+        said = first_line(error)
     except (AzureError, OSError) as error:
-        return Rights(trouble=_first_line(error))
+        return Rights(trouble=first_line(error))
     if entity is None:
         return Rights(lacks=frozenset({MANAGE}), said=said)
     return await _try_links(namespace, entity, said)
@@ -77,7 +77,7 @@ async def _try_links(namespace: Namespace, entity: str, said: str | None) -> Rig
             except MessagingEntityNotFoundError:
                 return Rights(frozenset(has), frozenset(lacks), entity, missing=True, said=said)
             except (ServiceBusError, OSError) as error:
-                return Rights(frozenset(has), frozenset(lacks), entity, trouble=_first_line(error), said=said)
+                return Rights(frozenset(has), frozenset(lacks), entity, trouble=first_line(error), said=said)
     return Rights(frozenset(has), frozenset(lacks), entity, said=said)
 
 
@@ -86,6 +86,6 @@ def _is_missing(error: ServiceBusError) -> bool:
     return getattr(getattr(error, "inner_exception", None), "status_code", None) == HTTPStatus.NOT_FOUND
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0].rstrip(".")
     return text[:200] or type(error).__name__

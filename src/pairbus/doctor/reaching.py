@@ -132,5 +132,8 @@ async def _date_of_answer(namespace: Namespace) -> float | None:
     for line in head.decode("latin-1").splitlines():
         name, _, value = line.partition(":")
         if name.lower() == "date":
-            return email.utils.parsedate_to_datetime(value.strip()).timestamp()
+            try:
+                return email.utils.parsedate_to_datetime(value.strip()).timestamp()
+            except (ValueError, OverflowError):  # something between answers, and not with a date
+                return None
     return None
