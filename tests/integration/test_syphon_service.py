@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -19,13 +20,17 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus.management import AccessRights, AuthorizationRule
 
 from pairbus import envelope
+from pairbus.syphon import Namespace
+from pairbus.syphon.backlog import no_backlog
 from pairbus.syphon.control import ControlError, ask
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
 
 _numbers = itertools.count()
+KEY = "bGlzdGVuaW5nIGlzIGFsbCB0aGF0IGl0IGdpdmVzIQ=="
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,38 @@ def test_a_namespace_that_is_served_here_gives_its_own_name_to_its_backlog(tmp_p
             assert json.loads(done.stdout)["dead_lettered"] == 1
         finally:
             server.terminate()
+
+
+@pytest.mark.parametrize("by", ["name", "ready file"])
+def test_a_namespace_that_was_killed_still_gives_its_name(tmp_path: Path, by: str) -> None:
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "pairbus.cli"]
+    ready = tmp_path / "ready.json"
+    served = [*command, "serve", "contoso", "--data", str(tmp_path / "contoso"), "--port", "0"]
+    with (
+        embedded_pair() as pair,
+        subprocess.Popen(
+            [*served, "--ready-file", str(ready)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as server,
+    ):
+        try:
+            wait_until(lambda: ready.exists() and list((tmp_path / "pairbus").glob("contoso.*.json")))
+        finally:
+            server.kill()
+        server.wait()
+        (backlog,) = make_backlog(pair.secondary, "contoso")
+        put(pair.secondary, backlog, [encoded(ServiceBusMessage(b"x", message_id="no path"))])
+        environment["PAIRBUS_SECONDARY"] = pair.secondary.connection_string
+        primary = "contoso" if by == "name" else str(ready)
+        words = ["syphon", "--primary", primary, "--once", "--queues", "0", "--json"]
+        done = subprocess.run(
+            [*command, *words], env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["dead_lettered"] == 1
 
 
 def test_on_a_terminal_once_shows_how_far_it_is_and_how_long_it_will_take(shop: Shop) -> None:
@@ -289,6 +326,45 @@ def test_dead_letters_are_listed_and_resubmitted_when_the_cause_is_mended(shop: 
     assert not found.application_properties
     rest = take_from(shop.pair.secondary, shop.backlog, 2, wait=1, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     assert ids(rest) == ["no path"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["syphon --once --queues 0-2", "backlog list", "backlog peek", "backlog prune", "deadletters list"],
+)
+def test_a_name_that_has_no_backlog_is_not_taken_for_an_empty_one(shop: Shop, words: str) -> None:
+    done = shop.run(*words.split(), "--primary-name", "shpo")
+    assert done.returncode == 2
+    assert not done.stdout
+    said = done.stderr.splitlines()[-1]
+    assert "No backlog queue of 'shpo' exists in the secondary; there are some of 'shop0'" in said
+
+
+def test_without_the_right_to_manage_a_missing_backlog_is_told_without_a_hint(shop: Shop) -> None:
+    rule = AuthorizationRule(rights=[AccessRights.LISTEN], key_name="listener", primary_key=KEY, secondary_key=KEY)
+    with shop.pair.secondary.admin() as admin:
+        admin.create_queue(f"{shop.name}-theirs", authorization_rules=[rule])
+    before, _, after = shop.environment["PAIRBUS_SECONDARY"].partition("SharedAccessKeyName=")
+    rest = after.partition(";")[2].partition(";")[2]
+    listener = f"{before}SharedAccessKeyName=listener;SharedAccessKey={KEY};{rest}"
+
+    async def said() -> str:
+        namespace = Namespace.parse(listener, connection_verify=shop.pair.secondary.ca_file)
+        return str(await no_backlog(namespace, "shpo", [0]))
+
+    assert asyncio.run(said()) == "No backlog queue of 'shpo' exists in the secondary."
+
+
+def test_a_backlog_queue_that_is_not_there_is_told_with_those_that_are(shop: Shop) -> None:
+    sentence = "Backlog queue 7 does not exist; there is 0."
+    for words in ("backlog peek --queue 7", "syphon --once --queues 7"):
+        done = shop.run(*words.split(), "--primary-name", shop.name)
+        assert done.returncode == 2
+        assert sentence in done.stderr.splitlines()[-1]
+    with shop.pair.secondary.admin() as admin:
+        admin.create_queue(f"{shop.name}/x-servicebus-transfer/1")
+    done = shop.run("backlog", "peek", "--queue", "7", "--primary-name", shop.name)
+    assert "Backlog queue 7 does not exist; there are 0 and 1." in done.stderr
 
 
 @pytest.mark.parametrize(

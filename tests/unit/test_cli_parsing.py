@@ -20,7 +20,7 @@ from pairbus.cli.parsing import duration_ms
 from pairbus.cli.refusal import Refusal
 from pairbus.embedded.faults import MODES
 from pairbus.embedded.remote import ControlError, RemoteSwitchboard
-from pairbus.embedded.running import RunningServer, run_file, running_servers
+from pairbus.embedded.running import RunningServer, known_servers, run_file, running_servers
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -176,6 +176,26 @@ def test_the_list_of_servers_forgets_dead_ones(tmp_path: Path, monkeypatch: pyte
         RunningServer.write_all([each], run_file(each))
     assert list(running_servers()) == [alive]
     assert not run_file(dead).exists()
+
+
+def test_the_last_one_of_a_name_that_was_killed_is_known_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    killed = []
+    for moment in (1, 2):
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        killed.append(server(gone.pid))
+        run_file(killed[-1]).parent.mkdir(exist_ok=True)
+        RunningServer.write_all(killed[-1:], run_file(killed[-1]))
+        os.utime(run_file(killed[-1]), (moment, moment))
+    assert not list(running_servers())
+    assert known_servers() == killed[1:]
+    assert not run_file(killed[0]).exists()
+    RunningServer.write_all([server(os.getpid())], run_file(server(os.getpid())))
+    assert known_servers() == [server(os.getpid())]
+    assert not run_file(killed[1]).exists()
 
 
 def test_two_servers_of_one_name_must_be_told_apart(

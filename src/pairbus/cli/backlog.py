@@ -51,13 +51,19 @@ def peek(
     from pairbus.cli.namespaces import namespace
     from pairbus.cli.tables import asked, print_rows
     from pairbus.pairing.options import backlog_path
-    from pairbus.syphon.backlog import Waiting
+    from pairbus.syphon.backlog import Waiting, no_backlog
     from pairbus.syphon.backlog import peek as peek_at
+    from pairbus.syphon.transport import ReceiverLostError
 
     where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
 
     async def found() -> list[Waiting]:
-        return [one async for one in peek_at(where, backlog_path(primary_name, queue), count)]
+        try:
+            return [one async for one in peek_at(where, backlog_path(primary_name, queue), count)]
+        except ReceiverLostError as error:
+            if not error.missing:
+                raise
+            raise await no_backlog(where, primary_name, [queue]) from error
 
     print_rows(asked(found()), as_json=as_json)
 

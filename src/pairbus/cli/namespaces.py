@@ -13,6 +13,7 @@ from pairbus.cli.refusal import Refusal
 from pairbus.cli.voice import remark
 
 if TYPE_CHECKING:
+    from pairbus.embedded.running import RunningServer
     from pairbus.syphon import Namespace
 
 _MOST_DIGITS = 4
@@ -49,7 +50,7 @@ def namespace(option: str, given: str | None, variable: str) -> Namespace:
             return Namespace.parse(given, connection_verify=verify)
         found = _described(given)
         if found is not None:
-            return Namespace.parse(found[0], connection_verify=found[1])
+            return Namespace.parse(found.connection_string, connection_verify=found.ca_file, name=found.name)
         if Path(given).is_file():
             text = Path(given).read_text(encoding="utf-8").strip()
             return Namespace.parse(text, connection_verify=verify)
@@ -71,23 +72,19 @@ def _environment(option: str, variable: str) -> str:
     return value
 
 
-def _described(given: str) -> tuple[str, str] | None:
-    """Connection string and certificate of an embedded namespace, by its ready file, data folder or name."""
-    from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, running_servers
+def _described(given: str) -> RunningServer | None:
+    """An embedded namespace, by its ready file, data folder or name; perhaps one that was killed: it may come back."""
+    from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, known_servers
 
     path = Path(given)
     if path.is_dir() and (path / DATA_FOLDER_FILE).exists():
         path = path / DATA_FOLDER_FILE
     if path.is_file():
         try:
-            found = RunningServer.read(path)
+            return RunningServer.read(path)
         except (ValueError, json.JSONDecodeError):
             return None  # a file that holds a connection string
-        return found.connection_string, found.ca_file
-    for server in running_servers():
-        if server.name.casefold() == given.casefold():
-            return server.connection_string, server.ca_file
-    return None
+    return next((server for server in known_servers() if server.name.casefold() == given.casefold()), None)
 
 
 def _azure_credential(option: str) -> object:

@@ -19,9 +19,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.voice import remark, shows_progress
-from pairbus.embedded.running import running_servers
+from pairbus.embedded.running import known_servers
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.syphon import Namespace, Syphon, SyphonState
+from pairbus.syphon.backlog import no_backlog
 from pairbus.syphon.control import ControlError, control_socket
 from pairbus.syphon.control import ask as ask_at
 
@@ -49,7 +50,7 @@ def name_of_primary(primary: Namespace, given: str | None) -> str:
     """The name in the backlog queues' paths: as given, as the host says, or as the embedded namespace is called."""
     options: SendAvailabilityPairedNamespaceOptions[None, None]
     try:
-        options = SendAvailabilityPairedNamespaceOptions(None, None, primary_name=given)
+        options = SendAvailabilityPairedNamespaceOptions(None, None, primary_name=given or primary.name)
     except ValueError as error:
         raise Refusal(
             f"--primary-name '{given}' is no name of a namespace: give 1 to 50 letters, digits, '.', '-' or '_'."
@@ -57,7 +58,7 @@ def name_of_primary(primary: Namespace, given: str | None) -> str:
     try:
         return options.name_of_primary(primary.host)
     except ValueError as error:
-        for server in running_servers():
+        for server in known_servers():
             if Namespace.parse(server.connection_string).address == primary.address:
                 return server.name
         raise Refusal(
@@ -98,6 +99,8 @@ def run(
             state_dir=state_dir,
         )
         report = asyncio.run(_run(syphon, once, control, http))
+        if once and all(queue.state == "missing" for queue in report.queues):
+            raise asyncio.run(no_backlog(secondary, primary_name, queues))
     except (ValueError, ControlError, RuntimeError, OSError) as error:
         raise Refusal(str(error)) from error
     _print(report, as_json)

@@ -82,13 +82,36 @@ def run_file(server: RunningServer) -> Path:
 
 
 def running_servers() -> Iterator[RunningServer]:
-    """This user's live servers. What dead ones left behind is removed on the way."""
-    for path in sorted(run_folder().glob("*.json")):
+    """This user's live servers."""
+    return (server for server in known_servers() if server.alive)
+
+
+def known_servers() -> list[RunningServer]:
+    """This user's live servers, then the last one of each name that was killed and is not back.
+
+    What was killed before, or is back, has its description removed.
+    """
+    alive: list[RunningServer] = []
+    killed: dict[str, tuple[RunningServer, Path]] = {}
+    for path in sorted(run_folder().glob("*.json"), key=_written):
         try:
             server = RunningServer.read(path)
         except (OSError, ValueError):
             continue
         if server.alive:
-            yield server
-        else:
-            path.unlink(missing_ok=True)
+            alive.append(server)
+            continue
+        earlier = killed.pop(server.name, None)
+        if earlier is not None:
+            earlier[1].unlink(missing_ok=True)
+        killed[server.name] = server, path
+    for name in {server.name for server in alive} & set(killed):
+        killed.pop(name)[1].unlink(missing_ok=True)
+    return sorted(alive, key=lambda server: (server.name, server.pid)) + [server for server, _ in killed.values()]
+
+
+def _written(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from pairbus.amqp.values import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
-from pairbus.syphon.namespaces import Namespace, administering
+from pairbus.syphon.namespaces import Namespace, NamespaceError, administering
 from pairbus.syphon.service import list_backlog_queues
 from pairbus.syphon.stamps import stamps_of
 
 DEAD_LETTERS = "/$DeadLetterQueue"
 PEEK_AT_MOST = 100
+_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,46 @@ class BacklogQueue:
     """Destinations and parts were counted in so many messages, from the oldest on."""
 
 
+class NoBacklogError(NamespaceError):
+    """The backlog queues that were asked for do not exist."""
+
+
+async def existing_queues(secondary: Namespace, primary_name: str) -> list[str]:
+    """The backlog queues of this primary; raises `NoBacklogError` if there is none: the name may be a wrong one."""
+    found = await list_backlog_queues(secondary, primary_name)
+    if not found:
+        raise await no_backlog(secondary, primary_name)
+    return found
+
+
+async def no_backlog(secondary: Namespace, primary_name: str, numbers: Collection[int] = ()) -> NoBacklogError:
+    """Why none of these backlog queues exists, with those that do, if we may ask the administration for them."""
+    try:
+        ours = [queue.rpartition("/")[2] for queue in await list_backlog_queues(secondary, primary_name)]
+        others = [] if ours else await _names_in_use(secondary)
+    except NamespaceError:
+        ours, others = [], []
+    if ours and numbers:
+        which = _together([str(number) for number in numbers])
+        said = f"queue {which} does not exist" if len(numbers) == 1 else f"queues {which} do not exist"
+        there = "there is" if len(ours) == 1 else "there are"
+        return NoBacklogError(f"Backlog {said}; {there} {_together(ours)}.")
+    hint = f"; there are some of {_together([repr(name) for name in others[:_NAMES_SHOWN]])}" if others else ""
+    return NoBacklogError(f"No backlog queue of {primary_name!r} exists in the secondary{hint}.")
+
+
+async def _names_in_use(secondary: Namespace) -> list[str]:
+    """The primaries that have backlog queues in this secondary."""
+    path = re.compile("(.+)" + re.escape(backlog_path("-", 0)[1:-1]) + "[0-9]+", re.IGNORECASE)
+    async with administering(secondary, "Listing the backlog queues") as admin:
+        found = {match[1] async for queue in admin.list_queues() if (match := path.fullmatch(queue.name))}
+    return sorted(found)
+
+
+def _together(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
 async def list_queues(
     secondary: Namespace, primary_name: str, numbers: Collection[int], look_at: int = 1000
 ) -> list[BacklogQueue]:
@@ -60,7 +102,7 @@ async def list_queues(
     in_use = {backlog_path(primary_name, number).lower() for number in numbers}
     found = []
     async with administering(secondary, "Counting the backlog") as admin:
-        for queue in await list_backlog_queues(secondary, primary_name):
+        for queue in await existing_queues(secondary, primary_name):
             counts = await admin.get_queue_runtime_properties(queue)
             destinations: Counter[str] = Counter()
             parts = looked_at = 0
@@ -138,7 +180,7 @@ async def prune(secondary: Namespace, primary_name: str, numbers: Collection[int
     in_use = {backlog_path(primary_name, number).lower() for number in numbers}
     pruned = []
     async with administering(secondary, "Deleting empty backlog queues") as admin:
-        for queue in await list_backlog_queues(secondary, primary_name):
+        for queue in await existing_queues(secondary, primary_name):
             if queue.lower() in in_use:
                 continue
             counts = await admin.get_queue_runtime_properties(queue)

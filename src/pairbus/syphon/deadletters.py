@@ -17,10 +17,9 @@ from pairbus.amqp.values import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
-from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, peek_raws
+from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_queues, peek_raws
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import Namespace
-from pairbus.syphon.service import list_backlog_queues
 from pairbus.syphon.stamps import message_key_of
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import SendError
@@ -34,7 +33,7 @@ async def dead_letters(secondary: Namespace, primary_name: str) -> list[Waiting]
     """The dead letters of all backlog queues of this primary, oldest first within a queue."""
     transport = AmqpTransport(secondary, secondary)
     found: list[Waiting] = []
-    for queue in await list_backlog_queues(secondary, primary_name):
+    for queue in await existing_queues(secondary, primary_name):
         receiver = await transport.open_receiver(queue + DEAD_LETTERS)
         try:
             found += [describe(queue, raw) async for raw in peek_raws(receiver)]

@@ -36,9 +36,13 @@ class Namespace:
     _credential: Any = field(default=None, repr=False)
     _way: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The SDK's options for how to get there, if not directly: web sockets, a proxy, a gateway, a TLS context."""
+    name: str | None = None
+    """What an embedded namespace is called: its host does not say."""
 
     @classmethod
-    def parse(cls, connection_string: str, *, connection_verify: str | None = None) -> Namespace:
+    def parse(
+        cls, connection_string: str, *, connection_verify: str | None = None, name: str | None = None
+    ) -> Namespace:
         """From a connection string; raises ValueError without showing it."""
         try:
             client = ServiceBusClient.from_connection_string(connection_string)
@@ -52,6 +56,7 @@ class Namespace:
             _uses_tls(client),
             connection_verify,
             _connection_string=connection_string,
+            name=name,
         )
 
     @classmethod
