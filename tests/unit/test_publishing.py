@@ -360,11 +360,13 @@ def test_a_killed_process_is_dead_and_a_kill_is_not_an_end(tmp_path: Path) -> No
     )
     place = tmp_path / "state"
     with subprocess.Popen([sys.executable, "-c", program, str(place)], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        own = place / child.stdout.readline().strip()
-        state = some(lambda: folder.read_state(own), what="the child's state")
-        assert (folder.is_alive(own), state.pid) == (True, child.pid)
-        child.kill()
+        try:
+            assert child.stdout is not None
+            own = place / child.stdout.readline().strip()
+            state = some(lambda: folder.read_state(own), what="the child's state")
+            assert (folder.is_alive(own), state.pid) == (True, child.pid)
+        finally:
+            child.kill()
         child.wait()
     left = folder.read_state(own)
     assert left is not None
