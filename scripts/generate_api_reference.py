@@ -100,7 +100,8 @@ def described_class(name: str, value: type) -> Iterator[str]:
         if isinstance(found, property):
             yield f"    {member}: {inspect.signature(found.fget).return_annotation if found.fget else 'Any'}"
         elif isinstance(found, classmethod | staticmethod):
-            yield f"    @{kind} def {member}{own_signature(found.__func__)}"
+            prefix = "async def" if inspect.iscoroutinefunction(found.__func__) else "def"
+            yield f"    @{kind} {prefix} {member}{own_signature(found.__func__)}"
         elif inspect.isfunction(found):
             prefix = "async def" if inspect.iscoroutinefunction(found) else "def"
             yield f"    {prefix} {member}{own_signature(found)}"
