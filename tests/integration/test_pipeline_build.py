@@ -367,7 +367,7 @@ def test_a_span_in_which_nothing_happened_has_a_page_too(spark: SparkSession, ta
 
 
 def test_a_folder_without_tables_says_what_to_run(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(TablesError, match="pairbus ledger build"):
+    with pytest.raises(TablesError, match="'pairbus ledger build' when the ledger has a published file"):
         report(spark, tmp_path)
 
 

@@ -19,8 +19,9 @@ from pairbus.pipeline.schemas import (
 _HEAD = """# Tables
 
 `pairbus ledger build` reads the [ledger](ledger.md) and keeps these tables, as Parquet, partitioned by day (silver
-also by namespace). Times are UTC. A row that says *copies* counts a message as often as it was accepted, carried or
-received; a message that was accepted once and delivered once has 1 in both.
+also by namespace). Times and days are UTC, whatever the session's time zone. A row that says
+*copies* counts a message as often as it was accepted, carried or received; a message that was accepted once and
+delivered once has 1 in both.
 
 ## Reading them
 
@@ -45,7 +46,8 @@ and `NAME/batch=NUMBER/day=DAY/` (six digits) is the folder.
 - Each build reads only ledger files it has not read, recomputes only the days they touch, and becomes current in one
   step. Killed at any moment it has changed nothing; run again it gives the same tables.
 - Files may come late and in any order. A message's records may be read up to seven days apart after it was settled,
-  and any time apart while it waits.
+  and any time apart while it waits; an id that was used before counts with its uses of the last seven days.
+- A file is known by its name: a copy under another name is read as other records, and counts twice.
 - Run it as often as you like: from cron or a systemd timer every few minutes for fresh tables, or once a day. A
   second build at the same time is refused. Ledger files that were read may be moved away; files that change are
   refused.

@@ -101,7 +101,10 @@ def report(
     store = TableStore(tables_folder)
     manifest = store.manifest()
     if not manifest.batch:
-        raise TablesError(f"There are no tables in {store.folder}; run 'pairbus ledger build' first.")
+        raise TablesError(
+            f"There are no tables in {store.folder}: run 'pairbus ledger build' when the ledger has a published file, "
+            "a minute after its first record at the latest."
+        )
     days = [
         day
         for day in sorted(manifest.silver)
