@@ -10,12 +10,16 @@ import itertools
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,6 +30,7 @@ from pairbus.testing import wait_until
 
 DEMO = (sys.executable, "-m", "pairbus.cli", "demo", "--fast")
 SEED = "7"
+PATIENCE_SECONDS = 300.0
 
 
 def accounts(shown: str) -> list[tuple[str, ...]]:
@@ -100,6 +105,16 @@ def test_the_seed_decides_what_is_sent(redirected: tuple[Path, str]) -> None:
     assert accounts(redirected[1]) == [(name, count, count) for name, count in expected]
 
 
+@contextmanager
+def ended(demo: subprocess.Popen[Any]) -> Iterator[None]:
+    """A test that fails leaves no demo behind, and does not wait for one whose output nobody reads."""
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(demo.pid, signal.SIGKILL)
+
+
 def started_in(run_folder: Path) -> list[psutil.Process]:
     """Every process that was started with this run folder in its environment, by whomever."""
     found = []
@@ -114,15 +129,18 @@ def started_in(run_folder: Path) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("moment", ["Starting two namespaces", "senders send to the primary"])
 def test_an_interrupted_story_leaves_nothing_behind(moment: str, tmp_path: Path) -> None:
-    with subprocess.Popen(
-        DEMO,
-        cwd=tmp_path,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as demo:
+    with (
+        subprocess.Popen(
+            DEMO,
+            cwd=tmp_path,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as demo,
+        ended(demo),
+    ):
         assert demo.stdout is not None
         assert any(moment in line for line in demo.stdout)
         os.killpg(demo.pid, signal.SIGINT)
@@ -135,16 +153,19 @@ def test_an_interrupted_story_leaves_nothing_behind(moment: str, tmp_path: Path)
 def test_on_a_terminal_a_table_is_redrawn_until_someone_presses_ctrl_c(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
-    with subprocess.Popen(
-        DEMO,
-        cwd=tmp_path,
-        env={**os.environ, "TERM": "xterm-256color", "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    ) as demo:
+    with (
+        subprocess.Popen(
+            DEMO,
+            cwd=tmp_path,
+            env={**os.environ, "TERM": "xterm-256color", "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        ) as demo,
+        ended(demo),
+    ):
         os.close(theirs)
         shown = read(ours, "Second outage")
         assert any("contoso-standby" in process.cmdline() for process in started_in(tmp_path))
@@ -166,6 +187,7 @@ def read(terminal: int, until: str | None = None) -> str:
     """What is written to a pseudo-terminal, until some text comes or its last writer has gone."""
     content = b""
     while until is None or until.encode() not in content:
+        assert select.select([terminal], [], [], PATIENCE_SECONDS)[0], content.decode(errors="replace")
         try:
             chunk = os.read(terminal, 65536)
         except OSError:  # how Linux says that nobody has it open any more

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from pairbus.demo.interrupts import enter
+from pairbus.demo import story
+from pairbus.demo.interrupts import deferred_interrupts, enter
 
 
 def test_an_interrupt_inside_a_step_is_raised_after_it_and_what_it_began_is_undone() -> None:
@@ -44,3 +46,22 @@ def test_without_an_interrupt_nothing_is_different() -> None:
 @contextmanager
 def open_value(value: int) -> Iterator[int]:
     yield value
+
+
+def test_who_asks_three_times_means_at_once() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
+        for _ in range(5):
+            signal.raise_signal(signal.SIGINT)
+            reached.append(1)
+    assert len(reached) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_spark_that_never_starts_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(story, "SPARK_SECONDS", 0.01)
+    with pytest.raises(story.SparkLateError, match=r"Spark did not start within 0\.01 s: see whether"):
+        story._started(Future())
+    session: Future[str] = Future()
+    session.set_result("the session")
+    assert story._started(session) == "the session"

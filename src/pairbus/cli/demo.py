@@ -40,4 +40,7 @@ def demo(
         output.mkdir(exist_ok=True)
     except OSError as error:
         raise Refusal(f"The folder {output.absolute()} cannot be made: {error.strerror}; run it elsewhere.") from error
-    return story.tell(story.script(fast=fast, seed=seed), keep=keep, quiet=voice.is_quiet(), output=output)
+    try:
+        return story.tell(story.script(fast=fast, seed=seed), keep=keep, quiet=voice.is_quiet(), output=output)
+    except story.SparkLateError as error:
+        raise Refusal(str(error)) from error

@@ -9,16 +9,22 @@ from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
+AT_ONCE = 3
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """A KeyboardInterrupt that comes meanwhile is raised at the end. For the main thread, and for short steps."""
-    heard = False
+    """A KeyboardInterrupt that comes meanwhile is raised at the end. For the main thread, and for short steps.
+
+    Whoever asks a third time means at once, whatever is left behind.
+    """
+    heard = 0
 
     def hear(number: int, frame: FrameType | None) -> None:
         nonlocal heard
-        heard = True
+        heard += 1
+        if heard >= AT_ONCE:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, hear)
     try:

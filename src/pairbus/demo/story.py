@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,8 +35,13 @@ BACKLOG_QUEUES = 2
 LOCK_SECONDS = 10
 MEASURED_EVERY_SECONDS = 1.0
 PATIENCE_SECONDS = 120.0
+SPARK_SECONDS = 300.0
 OUTPUT = "demo-output"
 REPORT = "report.html"
+
+
+class SparkLateError(RuntimeError):
+    """Spark does not start; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ def tell(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path 
             pair = enter(running, embedded_pair(folder, process=True))
             result = _Stage(voice, pair, ledger, plan, spark).play()
         voice.say("Building the tables from the ledger (Spark).")
-        told = _report(spark.result(), ledger, tables)
+        told = _report(_started(spark), ledger, tables)
         voice.say("Writing the report.")
         _write(told, page)
     code = conclude(result_voice.say, result, told.summary, Cost.of(told.summary, told.pairing_cost))
@@ -145,6 +150,8 @@ class _Stage:
             self._second_outage()
             self._drain()
             self._wait_for_the_last()
+            with deferred_interrupts():
+                stack.close()
         return self._result()
 
     def _quiet(self) -> None:
@@ -158,7 +165,8 @@ class _Stage:
         self._allow(before)
         self._wait(lambda: self._fleet.left <= self._fleet.size * before // 2, "the senders")
         pid = self._pair.primary.pid
-        self._pair.primary.kill()
+        with deferred_interrupts():
+            self._pair.primary.kill()
         self._say(f"Killed the primary (process {pid}) with -9; the senders send on.")
         self._allow(self._plan.first_outage - before)
         self._sent_all()
@@ -183,7 +191,7 @@ class _Stage:
         """The syphon as a Spark job, while the senders go on."""
         if not self._spark.done():
             self._say("Waiting for Spark, which has been starting meanwhile.")
-        spark = self._spark.result()
+        spark = _started(self._spark)
         self._allow(self._plan.draining)
         self._say("The Spark syphon carries the backlog home; the senders go on, to the primary.")
         from pairbus.pipeline import Access, run_spark_syphon
@@ -206,6 +214,9 @@ class _Stage:
         self._sent_all()
         self._say("Waiting until every receiver has what it must get.")
         self._wait(lambda: not self._result().lost, "every message to arrive")
+        # A second copy counts too, also one whose lock the kill left behind: who counts too early counts none.
+        with self._pair.primary.admin() as admin:
+            self._wait(lambda: not _left_over(admin), "the queues of the receivers to be empty")
         self._say("Closing the applications and the namespaces.")
 
     def _sent_all(self) -> None:
@@ -258,7 +269,8 @@ class _Stage:
         return Affairs(tuple(standings), self._backlog)
 
     def _depth(self) -> str:
-        self._backlog = _backlog_depth(self._standby, self._paired)
+        with deferred_interrupts():
+            self._backlog = _backlog_depth(self._standby, self._paired)
         return f"{self._backlog:,}"
 
     @contextmanager
@@ -303,6 +315,24 @@ def _backlog_depth(admin: ServiceBusAdministrationClient, paired: PairedServiceB
     return sum(
         admin.get_queue_runtime_properties(path).active_message_count or 0 for path in {*queues.found, *queues.created}
     )
+
+
+def _left_over(admin: ServiceBusAdministrationClient) -> int:
+    """What receivers have not completed, dead letters included, which nobody will."""
+    counts = (
+        admin.get_queue_runtime_properties(one.entity)
+        if one.subscription is None
+        else admin.get_subscription_runtime_properties(one.entity, one.subscription)
+        for one in DESTINATIONS
+    )
+    return sum((one.active_message_count or 0) + (one.dead_letter_message_count or 0) for one in counts)
+
+
+def _started(spark: Future[Any]) -> Any:
+    """The session, for which nobody waits for ever."""
+    if not wait([spark], SPARK_SECONDS).done:
+        raise SparkLateError(f"Spark did not start within {SPARK_SECONDS:g} s: see whether 'java -version' answers.")
+    return spark.result()
 
 
 @contextmanager
