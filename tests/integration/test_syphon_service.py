@@ -320,6 +320,12 @@ def test_dead_letters_are_listed_and_resubmitted_when_the_cause_is_mended(shop: 
     assert (resubmitted["entity"], resubmitted["destination"]) == (shop.backlog, missing)
     assert (resubmitted["message_id"], resubmitted.get("outcome", "ok")) == ("nowhere", "ok")
     assert [line.get("message_id") for line in lines if line["operation"] == "receive"].count("nowhere") == 1
+    again = shop.run("deadletters", "resubmit", "--primary-name", shop.name, "--message-id", "nope")
+    assert again.returncode == 1
+    assert "No dead letter with the id 'nope' was found." in again.stderr
+    rehearsed = shop.run("deadletters", "resubmit", "--primary-name", shop.name, "--dry-run")
+    assert rehearsed.returncode == 0
+    assert "1 dead letter would be resubmitted." in rehearsed.stderr
     assert json.loads(shop.run(*once).stdout)["restored"] == 1
     (found,) = take_from(shop.pair.primary, missing, 1, session_id="s")
     assert found.message_id == "nowhere"

@@ -36,7 +36,8 @@ def test_every_error_is_in_the_tree_of_the_page_and_of_the_module() -> None:
 
 def test_every_metric_is_on_the_page() -> None:
     named = set(re.findall(r"`(pairbus_\w+)`", page("reference/metrics.md")))
-    assert set(re.findall(r"\| (pairbus_\w+) \|", str(metrics.__doc__))) == named
+    of_pairs = {name for name in named if not name.startswith("pairbus_syphon_")}
+    assert set(re.findall(r"\| (pairbus_\w+) \|", str(metrics.__doc__))) == of_pairs
 
 
 def test_every_field_of_an_event_is_on_the_page() -> None:

@@ -39,13 +39,15 @@ def resubmit(
         Path | None, typer.Option(metavar="DIR", help="The folder that gets a record of each operation.")
     ] = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Put dead letters back into their backlog queue.
 
     Do it after the cause is mended; the syphon carries them from there. Where there is a ledger, record it there: the
-    audit then knows that they wait again.
+    audit then knows that they wait again. Exits with 1 if a --message-id is not among them.
     """
+    from pairbus.cli.exits import ANSWER_IS_NO, DONE
     from pairbus.cli.namespaces import namespace
+    from pairbus.cli.plain import plain
     from pairbus.cli.tables import asked, print_rows
     from pairbus.cli.voice import remark
     from pairbus.ledger import LedgerWriter, Role
@@ -64,4 +66,10 @@ def resubmit(
             )
         )
     print_rows(done, as_json=as_json)
-    remark(f"{len(done)} dead letters {'would be' if dry_run else 'were'} resubmitted.")
+    one = len(done) == 1
+    verb = "would be" if dry_run else "was" if one else "were"
+    remark(f"{len(done)} dead {'letter' if one else 'letters'} {verb} resubmitted.")
+    absent = set(message_id or ()) - {letter.message_id for letter in done}
+    for name in sorted(absent):
+        remark(f"No dead letter with the id '{plain(name)}' was found{' for these reasons' if reason else ''}.")
+    return ANSWER_IS_NO if absent else DONE

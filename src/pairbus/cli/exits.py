@@ -23,6 +23,7 @@ EXITS = Exits(
         INTERRUPTED: "interrupted with Ctrl-C; `drill` also by SIGTERM",
     },
     no={
+        "deadletters resubmit": "a message that was named is not among the dead letters",
         "demo": "a message that was accepted was not delivered, or the ledger disagrees with what was counted",
         "doctor": "a check failed",
         "drill": "an expectation does not hold, a step did not come to its end, or something it made is left behind",
