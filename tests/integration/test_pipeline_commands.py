@@ -11,6 +11,7 @@ import pytest
 
 from pairbus.cli.__main__ import run
 from pairbus.ledger import LedgerWriter, Operation, Route
+from pairbus.testing import EmbeddedNamespace
 
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
@@ -42,6 +43,31 @@ def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(tmp_path: Pa
     assert any(line.startswith("lost: gone for orders") for line in lines)
     assert "1 of 3 accepted messages is lost." in page.read_text()
     assert (tmp_path / "ledger-tables" / "CURRENT.json").exists()
+
+
+def test_a_look_into_a_local_namespace_takes_its_certificate_along(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "ledger") as writer:
+        writer.record(Operation.DIVERT, "fabrikam", QUEUE, message_id="m", destination="orders", route=Route.BACKLOG)
+    with EmbeddedNamespace("fabrikam", data=tmp_path / "fabrikam", process=True) as standby:
+        with standby.admin() as admin:
+            admin.create_queue(QUEUE)
+        answer = pairbus(
+            *("ledger", "report", str(tmp_path / "ledger"), "--look-into", "contoso"),
+            *("--secondary", str(tmp_path / "fabrikam")),
+        )
+    assert answer.returncode in (0, 1), answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert "accepted 1:" in answer.stdout
+
+
+def test_what_spark_cannot_do_is_one_sentence_and_no_answer(tmp_path: Path) -> None:
+    """Not 1: that would say that a message is lost."""
+    write_ledger(tmp_path / "ledger")
+    (tmp_path / "tables").write_text("in the way")
+    answer = pairbus("ledger", "report", str(tmp_path / "ledger"), "--tables", str(tmp_path / "tables"))
+    assert answer.returncode == 2, answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert "Traceback" not in answer.stderr
 
 
 def test_a_simulation_prints_its_sweep(tmp_path: Path) -> None:
@@ -99,6 +125,11 @@ def test_the_estimate_as_json_with_a_tariff_of_ones_own(tmp_path: Path, capsys: 
         (["ledger", "report", "missing"], "The ledger folder missing does not exist"),
         (["ledger", "report", ".", "--from", "yesterday"], "--from 'yesterday' is not a day"),
         (["ledger", "report", ".", "--look-into", "contoso"], "environment variable PAIRBUS_SECONDARY"),
+        (["ledger", "report", ".", "--secondary", "standby"], "--secondary is for --look-into"),
+        (
+            ["ledger", "report", ".", "--from", "2026-03-02", "--to", "2026-03-01"],
+            "--from 2026-03-02 is after --to 2026-03-01: give the earlier day first.",
+        ),
         (["ledger", "build", "missing"], "The ledger folder missing does not exist"),
         (["simulate", "missing.toml"], "missing.toml cannot be read"),
     ],

@@ -51,7 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ledger build": ("pairbus ledger build ./ledger --tables ./tables",),
     "ledger report": (
         "pairbus ledger report ./ledger --from 2026-03-01 --to 2026-03-31 --output march.html",
-        "pairbus ledger report ./ledger --look-into contoso --json",
+        "pairbus ledger report ./ledger --look-into contoso --secondary contoso-standby",
     ),
     "cost": ("pairbus cost estimate --clients 40 --entities 5 --explain",),
     "cost estimate": (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pairbus.cli import settings
+from pairbus.cli.namespaces import HELP, namespace
 from pairbus.cli.plain import plain
 from pairbus.cli.pricing import Connections, PlanName, TariffFile, TariffName, read_pricing
 from pairbus.cli.refusal import Refusal
@@ -77,8 +77,12 @@ def report(
         typer.Option(
             metavar="PRIMARY",
             help="Compare what should wait with the backlog queues of this primary, such as contoso; may be "
-            f"given again. The environment variable {SECONDARY} has the secondary's connection string.",
+            "given again.",
         ),
+    ] = None,
+    secondary: Annotated[
+        str | None,
+        typer.Option(metavar="NAMESPACE", help=f"For --look-into. {HELP} Default: env:{SECONDARY}."),
     ] = None,
     tariff_file: TariffFile = None,
     tariff: TariffName = None,
@@ -92,14 +96,17 @@ def report(
     first_day, last_day = read_day("--from", first), read_day("--to", last)
     pricing = read_pricing(tariff_file, tariff, plan, connections)
     _check_folder(ledger)
-    if look_into and not os.environ.get(SECONDARY):
-        raise Refusal(f"--look-into needs the secondary's connection string in the environment variable {SECONDARY}.")
+    if first_day is not None and last_day is not None and first_day > last_day:
+        raise Refusal(f"--from {first_day} is after --to {last_day}: give the earlier day first.")
+    if secondary is not None and not look_into:
+        raise Refusal("--secondary is for --look-into: give both, or leave it out.")
+    access = _access(look_into, secondary) if look_into else {}
 
     def ask(spark: Any) -> Report:
         from pairbus.pipeline.report import report as tell
 
         # First the look, then the ledger: what has left the queues by then is in its files.
-        look = _look(spark, look_into) if look_into else None
+        look = _look(spark, look_into, access) if look_into else None
         _build(spark, ledger, tables, pricing)
         if look is not None:
             look = _with_unread(look, ledger, _tables(ledger, tables))
@@ -133,14 +140,33 @@ def _print(told: Report, output: Path | None) -> None:
         typer.echo(f"The page is {output}.")
 
 
-def _look(spark: Any, primary_names: list[str]) -> Look:
-    """What is in the backlog queues. Only the variable's name goes into Spark's plans, never its value."""
+def _access(primary_names: list[str], secondary: str | None) -> dict[str, str]:
+    """The connector's options for the secondary, which is asked before Spark is started: it may not be there.
+
+    Only the variable's name goes into Spark's plans, never its value; Spark's processes inherit it.
+    """
+    from pairbus.cli.tables import asked
+    from pairbus.syphon.service import list_backlog_queues
+
+    where = namespace("--secondary", secondary, SECONDARY)
+    if where._connection_string is None:
+        raise Refusal("--secondary is a host name: --look-into needs a connection string (env:VARIABLE or a file).")
+    for name in primary_names:
+        if not asked(list_backlog_queues(where, name)):
+            raise Refusal(
+                f"--look-into '{name}': {where.host} has no backlog queues of it. Give the primary's name as it stands "
+                "in their paths, such as contoso, and its secondary as --secondary."
+            )
+    os.environ[SECONDARY] = where._connection_string
+    certificate = where.connection_verify
+    return {"connectionStringEnv": SECONDARY} | ({"connectionVerify": certificate} if certificate else {})
+
+
+def _look(spark: Any, primary_names: list[str], access: dict[str, str]) -> Look:
+    """What is in the backlog queues."""
     from pairbus.ledger.writer import salt_from_environment
     from pairbus.pipeline.reality import look_into_backlogs
 
-    access = {"connectionStringEnv": SECONDARY}
-    certificate = settings.ca_file()
-    access |= {"connectionVerify": certificate} if certificate else {}
     return look_into_backlogs(spark, primary_names, access, id_salt=salt_from_environment())
 
 

@@ -13,8 +13,11 @@ from typing import Literal
 import typer
 
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.tables import asked
 from pairbus.cli.voice import remark
+from pairbus.pairing.options import backlog_path
 from pairbus.syphon import Namespace
+from pairbus.syphon.namespaces import count_waiting
 
 
 def run(
@@ -22,7 +25,7 @@ def run(
     secondary: Namespace,
     *,
     master: str | None,
-    primary_name: str | None,
+    primary_name: str,
     queues: list[int],
     include_extra: bool,
     rate: float | None,
@@ -50,6 +53,7 @@ def run(
         remark(f"round {report.rounds}: {report.restored} restored, {report.dead_lettered} dead-lettered, {left} left")
 
     ends = access("--primary", primary), access("--secondary", secondary)
+    asked(count_waiting(secondary, [backlog_path(primary_name, number) for number in queues]))  # before Spark starts
     stop = threading.Event()
     try:
         spark = session_for(master, "pairbus syphon")

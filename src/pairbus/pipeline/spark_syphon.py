@@ -51,6 +51,7 @@ from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.service import LONGEST_DESTINATION_PAUSE_SECONDS, list_backlog_queues
+from pairbus.syphon.trust import advice
 
 log = logging.getLogger(__name__)
 
@@ -332,8 +333,11 @@ class _Job:
                     continue
                 except (AzureError, OSError) as error:
                     raise SparkSyphonError(
-                        f"How deep {queue!r} in {self._secondary.host} is could not be found out: {error}. Check that "
-                        "the namespace answers and that the connection string may manage it."
+                        f"How deep {queue!r} in {self._secondary.host} is could not be found out: "
+                        f"{str(error).rstrip('.')}. "
+                        + advice(
+                            error, "Check that the namespace answers and that the connection string may manage it."
+                        )
                     ) from error
                 depths[queue] = found.active_message_count or 0
         return depths

@@ -86,7 +86,7 @@ class WriteOptions:
 
 
 def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -> ReadOptions:
-    found = _known(options, STREAM, "read")
+    found = _known(options, STREAM, "read from")
     if kind == "batch":
         streaming = [name for name in STREAM if name not in READ and name.lower() in found]
         if streaming:
@@ -104,7 +104,7 @@ def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    found = _known(options, WRITE, "write")
+    found = _known(options, WRITE, "write to")
     if "queue" in found and "topic" in found:
         raise ValueError("The options queue and topic are both given; a fixed destination is one of them.")
     return WriteOptions(
@@ -114,12 +114,17 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
+def check_names(options: Mapping[str, str]) -> None:
+    """ValueError for an option that no use of the format knows: as early as Spark asks for anything."""
+    _known(options, tuple(dict.fromkeys((*STREAM, *WRITE))), "read from or write to")
+
+
 def _known(options: Mapping[str, str], names: tuple[str, ...], verb: str) -> dict[str, str]:
     found = {name.lower(): value for name, value in options.items()}
     known = {name.lower() for name in names}
     for name in options:
         if name.lower() not in known and name.lower() not in OF_SPARK:
-            raise ValueError(f"The option {name!r} is not known to {verb} from servicebus; known: {', '.join(names)}.")
+            raise ValueError(f"The option {name!r} is not known to {verb} servicebus; known: {', '.join(names)}.")
     return {name: value for name, value in found.items() if name in known}
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pairbus.pipeline.servicebus.options import read_options, write_options
+from pairbus.pipeline.servicebus.options import check_names, read_options, write_options
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -34,6 +34,8 @@ class ServiceBusDataSource(DataSource):
     def schema(self) -> StructType:
         from pairbus.pipeline.servicebus.columns import SCHEMA
 
+        # Spark asks for it at load(), on the driver; a stream's reader is made later, where nobody reads along.
+        check_names(self.options)
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:

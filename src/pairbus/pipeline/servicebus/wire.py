@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, RefusedError, TokenRefusedError
@@ -25,6 +27,7 @@ from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.types import Int
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.syphon.namespaces import Namespace, TokenSource
+from pairbus.syphon.trust import is_untrusted
 
 RETRY_SECONDS = 60.0
 CALL_SECONDS = 60.0
@@ -79,7 +82,14 @@ class Wire:
     """A connection to one namespace, made when it is first needed."""
 
     def __init__(self, access: Access) -> None:
-        self._namespace = Namespace.parse(access.connection_string(), connection_verify=access.connection_verify)
+        verify = access.connection_verify
+        if verify is not None and not Path(verify).is_file():
+            raise WireError(
+                "amqp:invalid-field",
+                f"connectionVerify names {verify!r}, which is no file on {socket.gethostname()}: give the file of the "
+                "certificate's authority, on the driver and on every executor.",
+            )
+        self._namespace = Namespace.parse(access.connection_string(), connection_verify=verify)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="servicebus wire", daemon=True)
         self._thread.start()
@@ -174,6 +184,12 @@ class Wire:
 
     def _check(self, entity: str, error: Exception, condition: str) -> None:
         """Raise what will not pass."""
+        if is_untrusted(error):
+            raise WireError(
+                condition,
+                f"The certificate of {self.host} is not trusted: {error}. Give the file of its authority as "
+                "connectionVerify; for a local namespace that is ca.pem in its folder.",
+            ) from error
         if isinstance(error, TokenRefusedError):
             raise WireError(
                 condition,
