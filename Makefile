@@ -9,7 +9,7 @@ checked := src tests benchmarks examples scripts
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
-setup:
+setup:  ## Make .venv with everything that is needed; the others do it first
 	@scripts/setup.sh
 
 demo: setup  ## The whole story on two local namespaces: outage, backlog, recovery, proof that nothing is lost

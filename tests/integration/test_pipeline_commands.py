@@ -60,6 +60,11 @@ def test_a_look_into_a_local_namespace_takes_its_certificate_along(tmp_path: Pat
     assert "accepted 1:" in answer.stdout
 
 
+def test_an_empty_ledger_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ledger", "report", str(tmp_path)]) == 2
+    assert f"The ledger {tmp_path} has no records yet" in capsys.readouterr().err
+
+
 def test_what_spark_cannot_do_is_one_sentence_and_no_answer(tmp_path: Path) -> None:
     """Not 1: that would say that a message is lost."""
     write_ledger(tmp_path / "ledger")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairbus.cli.__main__ import _refuse
-from pairbus.cli.plain import plain
+from pairbus.cli.__main__ import _refuse, run
+from pairbus.cli.cost import simulated
+from pairbus.cli.plain import counted, plain
 from pairbus.cli.tables import print_rows
 
 
@@ -55,3 +57,22 @@ def test_nothing_that_is_not_printable_is_left(text: str) -> None:
 def test_a_refusal_keeps_its_lines_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     _refuse("The namespace said: \x1b[2Jgone\nand more")
     assert capsys.readouterr().err == "pairbus: The namespace said: \\x1b[2Jgone\nand more\n"
+
+
+def test_things_are_counted_as_people_say_it() -> None:
+    assert [counted(number, "day") for number in (0, 1, 1000)] == ["0 days", "1 day", "1,000 days"]
+
+
+def test_a_row_of_a_simulation_has_one_format() -> None:
+    assert [simulated("availability", value) for value in (1.0, 0.99951234)] == ["1.000000", "0.999512"]
+    assert [simulated("amount", value) for value in (10.0, 1234.5678)] == ["10.00", "1,234.57"]
+    assert [simulated("pings", value) for value in (3.0, 2.25, 12345.0)] == ["3.0", "2.2", "12,345.0"]
+
+
+def test_a_fleet_with_an_unknown_tariff_is_refused_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text('tariff = "other"\n')
+    assert run(["simulate", str(fleet)]) == 2
+    assert "no tariff 'other'" in capsys.readouterr().err

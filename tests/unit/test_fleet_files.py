@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from pairbus.cli.__main__ import run
 from pairbus.cli.parsing import LARGEST_BYTES
-from pairbus.pipeline.fleet import FleetError, parse_fleet
+from pairbus.pipeline.fleet import FleetError, FleetPlan, OutageKind, PairingChoice, parse_fleet
 
 FIFTY_NINE = ", ".join(map(str, range(1, 60)))
 OPTIONS = ("failover_interval_seconds", "ping_interval_seconds", "recovery_pings", "syphons")
@@ -56,3 +57,9 @@ def test_a_file_that_is_none_is_refused(
     said = capsys.readouterr().err
     assert f"{path} {says}" in said
     assert said.count("\n") == 1
+
+
+def test_the_costs_page_lists_every_key_of_a_fleet() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf-8")
+    keys = [one.name for kind in (FleetPlan, PairingChoice, OutageKind) for one in fields(kind)]
+    assert [key for key in keys if f"`{key}`" not in page and key not in ("outages", "choices")] == []

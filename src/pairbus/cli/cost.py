@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.cli.parsing import file_text
+from pairbus.cli.plain import counted
 from pairbus.cli.pricing import PlanName, TariffFile, TariffName, read_tariffs
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.spark import with_spark
+from pairbus.cli.voice import remark
 
 FleetFile = Annotated[Path, typer.Argument(metavar="FLEET.toml", help="The fleet; docs/costs.md shows one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
@@ -136,13 +138,17 @@ def simulate(
 def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: bool, shown: tuple[str, ...]) -> None:
     from dataclasses import replace
 
+    from pairbus.costs import TariffError, tariff_for
     from pairbus.pipeline.fleet import FleetError, parse_fleet
 
     tariffs, _ = read_tariffs(tariff_file, None)
     try:
         plan = parse_fleet(file_text("The fleet", file), str(file))
         plan = plan if runs is None else replace(plan, runs=runs)
-    except FleetError as error:
+        tariff = tariff_for(tariffs, plan.tariff, date.today())
+        tariff.plan(plan.plan)
+        currency = tariff.currency
+    except (FleetError, TariffError) as error:
         raise Refusal(str(error)) from error
 
     def play(spark: Any) -> list[dict[str, Any]]:
@@ -151,6 +157,7 @@ def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: b
 
         return distribution(run_all(spark, plan, tariffs=tariffs))
 
+    remark(f"Playing {counted(len(plan.choices), 'choice')} of options, {counted(plan.runs, 'run')} each, on Spark …")
     results = with_spark(play)
     if as_json:
         import msgspec
@@ -163,8 +170,23 @@ def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: b
         typer.echo(f"{options} ({result['runs']:,} runs of {plan.days:g} days)")
         _print_table(
             ("", "mean", "5 %", "half", "95 %", "99 %"),
-            [(name, *(_number(result[name][k]) for k in ("mean", "p5", "p50", "p95", "p99"))) for name in shown],
+            [
+                (
+                    f"{name}, {currency}" if name in _MONEY else name,
+                    *(simulated(name, result[name][k]) for k in ("mean", "p5", "p50", "p95", "p99")),
+                )
+                for name in shown
+            ],
         )
+
+
+def simulated(name: str, value: float) -> str:
+    """One result of a simulation: all of one row alike, so that its columns compare."""
+    if name.startswith("availability"):
+        return f"{value:.6f}"
+    if name in _MONEY:
+        return f"{value:,.2f}"
+    return f"{value:,.1f}"
 
 
 def _number(value: float | None) -> str:

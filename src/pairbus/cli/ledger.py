@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pairbus.cli.namespaces import HELP, namespace
-from pairbus.cli.plain import plain
+from pairbus.cli.plain import counted, plain
 from pairbus.cli.pricing import Connections, PlanName, TariffFile, TariffName, read_pricing
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.spark import with_spark
@@ -60,8 +60,9 @@ def build(
         typer.echo(msgspec.json.encode(result).decode())
         return
     typer.echo(
-        f"Read {result.new_files:,} new files with {result.records:,} records, {result.quarantined:,} lines "
-        f"quarantined; {len(result.days):,} days are up to date in {_tables(ledger, tables)}."
+        f"Read {counted(result.new_files, 'new file')} with {counted(result.records, 'record')}, "
+        f"{counted(result.quarantined, 'line')} quarantined; {counted(len(result.days), 'day')} up to date in "
+        f"{_tables(ledger, tables)}."
     )
 
 
@@ -101,6 +102,7 @@ def report(
     if secondary is not None and not look_into:
         raise Refusal("--secondary is for --look-into: give both, or leave it out.")
     access = _access(look_into, secondary) if look_into else {}
+    _check_records(ledger, _tables(ledger, tables))
 
     def ask(spark: Any) -> Report:
         from pairbus.pipeline.report import report as tell
@@ -181,6 +183,17 @@ def _check_folder(ledger: Path) -> None:
     """Before Spark is started, which takes ten seconds."""
     if not ledger.is_dir():
         raise Refusal(f"The ledger folder {ledger} does not exist; give the folder that clients record in.")
+
+
+def _check_records(ledger: Path, tables: Path) -> None:
+    """A report needs something to tell about: files of the ledger, or tables made of files that are gone."""
+    from pairbus.ledger.files import closed_files
+
+    if not tables.exists() and not closed_files(ledger):
+        raise Refusal(
+            f"The ledger {ledger} has no records yet: they are there a minute after the first one at the latest, or "
+            "when the client that records is closed."
+        )
 
 
 def _tables(ledger: Path, tables: Path | None) -> Path:

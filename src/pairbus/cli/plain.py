@@ -11,5 +11,10 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 day`, `2 days`, `1,000 records`."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
 def _escaped(one: str) -> str:
     return one.encode("unicode_escape").decode("ascii")
