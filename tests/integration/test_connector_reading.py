@@ -250,6 +250,8 @@ def test_refusals_are_clear(bus: SparkSession, namespace: EmbeddedNamespace) -> 
         table(bus, namespace, queue="nowhere").count()
     with pytest.raises(PySparkException, match="'colour' is not known"):
         table(bus, namespace, queue="x", colour="red").count()
+    with pytest.raises(PySparkException, match="'colour' is not known"):  # not only when the stream runs
+        bus.readStream.format("servicebus").option("queue", "x").option("colour", "red").load()
     wrong = namespace.connection_string.replace("SharedAccessKey=", "SharedAccessKey=AAAA")
     with pytest.raises(PySparkException, match="Check the key and its rights") as refusal:
         table(bus, namespace, queue="empty", connectionString=wrong).count()

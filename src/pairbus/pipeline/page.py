@@ -306,7 +306,7 @@ def _cost(report: Report) -> str:
     totals: dict[str, int] = {}
     for row in report.pairing_cost:
         totals[row["cause"]] = totals.get(row["cause"], 0) + row["billed"]
-    rows = [(cause, float(billed), f"{billed:,} operations") for cause, billed in sorted(totals.items())]
+    rows = [(cause, float(billed), _operations(billed)) for cause, billed in sorted(totals.items())]
     columns = [
         ("month", "month"),
         ("namespace", "namespace"),
