@@ -42,7 +42,7 @@ soak: setup  ## The kill tests, many more rounds than in `make test`
 
 docs: setup  ## The documentation as a site, in build/site; needs no network
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --quiet --strict $(ARGS)
-	@echo "Open build/site/index.html"
+	@echo "Open build/site/index.html; with its search: .venv/bin/python -m http.server --bind 127.0.0.1 -d build/site"
 
 install-check: setup  ## pip install pairbus[all] from the index into an empty environment, and the demo from there
 	@scripts/install_check.sh
