@@ -17,10 +17,11 @@ from pairbus.dashboard import depths
 from pairbus.dashboard.depths import DepthWatch
 from pairbus.dashboard.money import Prices
 from pairbus.dashboard.observatory import Observatory, Settings
+from pairbus.dashboard.reading import look
 from pairbus.dashboard.view import Depth
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon import Namespace
-from pairbus.testing import EmbeddedPair, embedded_pair
+from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.pairing import paired
 
 TARIFF = tariff_for(shipped_tariffs(), "azure-usd", date(2026, 1, 1))
@@ -55,6 +56,13 @@ def test_the_secondary_is_asked_and_its_number_is_shown(pair: EmbeddedPair, tmp_
     with paired(pair, state_dir=tmp_path / "state", primary_name="counted") as client:
         client.fail_over("orders")
         client.get_queue_sender("orders").send_messages(ServiceBusMessage("one more"))
+        # Before the count: what is published after it may have been put in after it.
+        wait_until(
+            lambda: any(
+                one.flow.stored for process in look(tmp_path / "state").processes for one in process.state.totals
+            ),
+            what="the message in the published state",
+        )
         watch = DepthWatch(secondary)
         found = asyncio.run(first_depth(Observatory(Settings(tmp_path / "state", PRICES), watch), "counted_at"))
     # The five of an earlier process, which nobody here knows of, are counted too.

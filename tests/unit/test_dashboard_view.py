@@ -25,6 +25,7 @@ from pairbus.dashboard.money import Prices, outage_per_hour
 from pairbus.dashboard.observatory import Settings
 from pairbus.dashboard.reading import Process, Sighting, look
 from pairbus.dashboard.ribbons import Witness, ribbon
+from pairbus.dashboard.tallies import Tallies, Tally, put_in_at
 from pairbus.dashboard.view import Depth, Known, view
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.publishing.flows import DAY_SECONDS
@@ -95,6 +96,59 @@ def test_a_depth_that_was_counted_goes_before_one_that_was_reported() -> None:
         3,
         40_000,
     )
+
+
+def publishing(at: float, moved: dict[float, Flow]) -> ProcessState:
+    """A process that began 100 seconds before NOW and has moved these flows, each at its time, when it publishes."""
+    buckets: dict[int, list[Flow]] = {}
+    for moment, flow in moved.items():
+        if moment <= at:
+            buckets.setdefault(int(moment) // BUCKET_SECONDS, []).append(flow)
+    total = Flow(
+        stored=sum(one.stored for flows in buckets.values() for one in flows),
+        gone=sum(one.gone for flows in buckets.values() for one in flows),
+    )
+    history = [
+        Moment(PRIMARY, bucket, Flow(stored=sum(one.stored for one in flows), gone=sum(one.gone for one in flows)))
+        for bucket, flows in buckets.items()
+    ]
+    began = msgspec.structs.replace(states_of_an_hour(NOW)[0], started=NOW - 100)
+    return msgspec.structs.replace(began, at=at, totals=[Totals(PRIMARY, total)], history=history)
+
+
+def test_a_count_is_carried_on_from_its_own_time_and_the_past_does_not_move() -> None:
+    """Ten messages a second go in, five come out; 1000 are counted once, and looked at for as long as a count lasts."""
+    moved = {NOW - 100 + second: Flow(stored=10, gone=5) for second in range(200)}
+    count = Depth(1000, 0, NOW + 3)
+    tallies = Tallies()
+    past = set()
+    for second in range(20):
+        now = NOW + second
+        made = known([publishing(now, moved)])
+        tallies.see(made.sighting)
+        if now < count.at:
+            continue
+        pair = only_pair(replace(made, depths=tallies.anchored({PRIMARY: count}, now)), now)
+        assert pair["depth"]["messages"] == pair["history"]["depth"][-1] == 1000 + 5 * (now - count.at)
+        before = int(NOW - BUCKET_SECONDS - pair["history"]["begin"]) // BUCKET_SECONDS
+        past.add(pair["history"]["depth"][before])
+    assert past == {1000 - 5 * 4}  # what moved at NOW and in each second up to the count
+
+
+def test_a_process_that_came_or_was_forgotten_since_the_count_does_not_shift_it() -> None:
+    flow = Flow(stored=40)
+    one = publishing(NOW, {NOW - 50: flow})
+    tallies = Tallies()
+    tallies.see(known([one]).sighting)
+    anchored = tallies.anchored({PRIMARY: Depth(100, 0, NOW)}, NOW + 5)
+    other = msgspec.structs.replace(one, process="new", started=NOW + 1, at=NOW + 4)
+    assert only_pair(known([other], depths=anchored), NOW + 5)["depth"]["messages"] == 140
+    assert only_pair(known([one, other], depths=anchored), NOW + 5)["depth"]["messages"] == 140
+
+
+@pytest.mark.parametrize(("at", "put_in"), [(5.0, 0), (10.0, 0), (12.0, 4), (15.0, 10), (16.0, 8), (99.0, 8)])
+def test_between_two_publications_a_tally_is_in_proportion(at: float, put_in: int) -> None:
+    assert put_in_at([Tally(10.0, 0), Tally(15.0, 10), Tally(16.0, 8)], at) == put_in
 
 
 def carrying(states: list[ProcessState], gone: int, *, age: int) -> list[ProcessState]:

@@ -75,8 +75,9 @@ class DepthWatch:
         try:
             async with asyncio.timeout(ROUND_SECONDS):
                 for key in choose(queues, self._asked):
+                    begun = time.time()
                     waiting, dead = await count_waiting(self._secondary, queues[key])
-                    self.depths[key] = Depth(waiting, dead, time.time())
+                    self.depths[key] = Depth(waiting, dead, (begun + time.time()) / 2)
                     self._asked[key] = time.monotonic()
         except (
             Exception

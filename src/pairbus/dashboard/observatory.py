@@ -15,6 +15,7 @@ from pairbus.dashboard.depths import DepthWatch
 from pairbus.dashboard.ledger_tail import LedgerTail
 from pairbus.dashboard.money import Prices
 from pairbus.dashboard.reading import Sighting, look
+from pairbus.dashboard.tallies import Tallies
 from pairbus.dashboard.view import Known, key, view
 from pairbus.pairing.options import backlog_path
 from pairbus.publishing.flows import DAY_SECONDS
@@ -40,6 +41,7 @@ class Observatory:
     def __init__(self, settings: Settings, depths: DepthWatch | None = None) -> None:
         self.settings = settings
         self._depths = depths
+        self._tallies = Tallies()
         self._tail = None if settings.ledger is None else LedgerTail(settings.ledger)
         self._next: asyncio.Event = asyncio.Event()
         self.latest = b"{}"
@@ -61,6 +63,7 @@ class Observatory:
         complete = self._tail is None or await asyncio.to_thread(self._tail.read_on, int(now) // DAY_SECONDS)
         depths = self._depths
         if depths is not None:
+            self._tallies.see(sighting)
             queues = _queues(sighting, depths.host)
             failed_over = any(
                 entity.state != "healthy"
@@ -76,7 +79,7 @@ class Observatory:
             Known(
                 sighting=sighting,
                 prices=self.settings.prices,
-                depths={} if depths is None else dict(depths.depths),
+                depths={} if depths is None else self._tallies.anchored(depths.depths, now),
                 depth_troubles={} if depths is None else dict(depths.troubles),
                 recorded=None if self._tail is None else self._tail.counts(),
                 billed=None if self._tail is None else self._tail.billed(),

@@ -30,6 +30,8 @@ class Depth:
     messages: int
     dead_letters: int
     at: float
+    put_in: Mapping[str, int] | None = None
+    """What each process had put in, less what it took out, at that time; None: nobody knows, and the count stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,22 @@ class Known:
 def key(primary: str) -> str:
     """What tells one pair from another: what its processes call the primary, whole. Case does not matter."""
     return primary.lower()
+
+
+def put_in(process: Process, this: str) -> int:
+    """What a process has put into the backlog of a primary since it began, less what it took out."""
+    return sum(one.flow.stored - one.flow.gone for one in process.state.totals if key(one.primary) == this)
+
+
+def carried_forward(counted: Depth, this: str, processes: Sequence[Process]) -> int:
+    """The depth now: what was counted, and what the processes say they put in since, less what they took out.
+
+    A process that is not in the sighting any more has done nothing since; one that was not there then began with
+    nothing. May be less than nothing for a moment: processes publish one after the other.
+    """
+    if counted.put_in is None:
+        return counted.messages
+    return counted.messages + sum(put_in(one, this) - counted.put_in.get(one.name, 0) for one in processes)
 
 
 def view(known: Known, now: float) -> dict[str, Any]:
@@ -143,7 +161,6 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
         if key(report.primary) == this
     ]
     reports = [report for _, report in mine]
-    flows = [one.flow for process in processes for one in process.state.totals if key(one.primary) == this]
     speeds = dict.fromkeys((*SHOWN_FLOWS, "gone"), 0.0)
     for process in processes:
         for speed in process.state.speeds if process.alive and not process.is_silent(now) else ():
@@ -152,12 +169,13 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
     entities = _entities(this, mine, processes, counts, now)
     counted = known.depths.get(this)
     moved = _moved(this, processes, now)
-    reported = sum(one.stored - one.gone for one in flows)
-    waiting: int | None = max(0, reported)
+    reported = sum(put_in(process, this) for process in processes)
+    present: int | None = reported
     if counted is not None:
-        waiting = counted.messages
+        present = carried_forward(counted, this, processes)
     elif _is_others(reported, moved):
-        waiting = None
+        present = None
+    waiting = None if present is None else max(0, present)
     depth: dict[str, Any] = {
         "messages": waiting,
         "dead_letters": None if counted is None else counted.dead_letters,
@@ -187,7 +205,7 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
         },
         "spool": sum(spools) if spools else None,
         "syphons": len(syphons),
-        "history": _history(moved, waiting, now),
+        "history": _history(moved, present if counted is not None else waiting, now),
     }
 
 
