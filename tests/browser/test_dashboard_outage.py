@@ -180,6 +180,35 @@ def test_control_is_refused_without_the_token_and_works_with_it(
         assert post(served.address, {**wish, "entity": "x" * 5000}, token)[0] == 413
 
 
+def test_a_wrong_token_is_said_at_once_and_unlocks_nothing(
+    serve: Serve, open_page: Open, pair: EmbeddedPair, tmp_path: Path
+) -> None:
+    with paired(pair, state_dir=tmp_path / "state", primary_name="locked") as client:
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("one"))
+        served = serve(tmp_path / "state", "--allow-control")
+        # A browser notes a refusal in its console.
+        page = open_page(f"{served.address}#token=of-an-earlier-start", may_complain=True)
+        expect_state(page, "orders", "healthy")
+        expect(page.locator("#outcome")).to_have_text("The control token is missing or wrong.", timeout=LONG_MS)
+        fail_over = page.get_by_role("button", name="Fail over: orders of locked")
+        expect(fail_over).to_be_hidden()
+
+        page.get_by_role("button", name="Unlock control").click()
+        for wrong in ("wrong", "schlüssel €"):
+            page.get_by_label("Token", exact=True).fill(wrong)
+            page.get_by_role("button", name="Unlock", exact=True).click()
+            expect(page.get_by_role("alert")).to_have_text("The control token is missing or wrong.", timeout=LONG_MS)
+        expect(page.get_by_role("dialog")).to_be_visible()
+        assert page.evaluate("sessionStorage.length") == 0
+
+        page.get_by_label("Token", exact=True).fill(served.token)
+        page.get_by_role("button", name="Unlock", exact=True).click()
+        expect(fail_over).to_be_visible(timeout=LONG_MS)
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        expect(page.locator("#outcome")).to_be_hidden()
+        assert client.state("orders").value == "healthy"
+
+
 def test_the_page_comes_back_by_itself(serve: Serve, open_page: Open, pair: EmbeddedPair, tmp_path: Path) -> None:
     """A stream that breaks is opened again; what happened meanwhile is on the screen."""
     with paired(pair, state_dir=tmp_path / "state", primary_name="again") as client:

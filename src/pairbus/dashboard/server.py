@@ -64,6 +64,11 @@ def application(observatory: Observatory) -> ASGIApp:
         finally:
             viewers -= 1
 
+    async def unlock(request: Request) -> Response:
+        """Says whether a request with this token would be heard, and does nothing."""
+        refusal = refusal_of_change(request.headers, observatory.settings.token)
+        return JSONResponse({} if refusal is None else {"error": refusal}, status_code=200 if refusal is None else 403)
+
     async def control(request: Request) -> Response:
         refusal = refusal_of_change(request.headers, observatory.settings.token)
         if refusal is not None:
@@ -91,6 +96,7 @@ def application(observatory: Observatory) -> ASGIApp:
     routes += [
         Route("/api/state", state),
         Route("/api/events", events),
+        Route("/api/unlock", unlock, methods=["POST"]),
         Route("/api/control", control, methods=["POST"]),
     ]
     return Guarded(Starlette(routes=routes))

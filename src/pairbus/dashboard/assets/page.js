@@ -11,6 +11,7 @@ const REASONS = {
   send_failed: "a send failed", deadline: "it failed for too long", ping_succeeded: "a ping was delivered",
   send_succeeded: "a send succeeded", fail_over: "somebody failed it over", mark_healthy: "somebody marked it healthy",
 };
+const OLD_COUNT_SECONDS = 30;
 const TOKEN = "pairbus-token";
 
 const text = (node, value) => { if (node.textContent !== value) node.textContent = value; };
@@ -169,7 +170,8 @@ function depthDetail(pair, now) {
   else if (depth.drain_seconds !== null) words.push(`home in about ${duration(depth.drain_seconds)}`);
   else words.push(`waits for ${depth.waits_for}`);
   if (depth.dead_letters) words.push(plural(depth.dead_letters, "dead letter", "dead letters"));
-  if (depth.counted_at !== null) words.push(`counted in the secondary ${duration(now - depth.counted_at)} ago`);
+  const age = now - depth.counted_at;
+  if (depth.counted_at !== null) words.push(`counted in the secondary${age > OLD_COUNT_SECONDS ? ` ${duration(age)} ago, and what was reported since` : ""}`);
   else if (depth.messages !== null) words.push("as these processes know");
   if (depth.trouble) words.push(depth.trouble);
   return words.join(" · ");
@@ -321,11 +323,26 @@ function allowControl(allowed) {
   text($("unlock"), unlocked ? "Lock control" : "Unlock control");
 }
 
-function tokenFromLink() {
+// Keeps a token that the server accepts; otherwise says why not.
+async function unlock(token) {
+  try {
+    const response = await fetch("/api/unlock", { method: "POST", headers: { "X-Pairbus-Token": encodeURIComponent(token) } });
+    if (!response.ok) return (await response.json()).error;
+  } catch {
+    return "The page's server did not answer.";
+  }
+  sessionStorage.setItem(TOKEN, token);
+  $("outcome").hidden = true;
+  allowControl(true);
+  return null;
+}
+
+async function tokenFromLink() {
   const found = /^#token=([\w-]+)$/.exec(location.hash);
   if (!found) return;
-  sessionStorage.setItem(TOKEN, found[1]);
   history.replaceState(null, "", "/");
+  const refusal = await unlock(found[1]);
+  if (refusal !== null) outcome(false, refusal);
 }
 
 function outcome(good, words) {
@@ -369,12 +386,16 @@ function answered(dialog) {
 $("unlock").addEventListener("click", () => {
   if (sessionStorage.getItem(TOKEN) !== null) { sessionStorage.removeItem(TOKEN); allowControl(true); return; }
   $("token").value = "";
+  text($("token-wrong"), "");
   $("token-dialog").showModal();
 });
 $("token-cancel").addEventListener("click", () => $("token-dialog").close());
-$("token-form").addEventListener("submit", () => {
-  sessionStorage.setItem(TOKEN, $("token").value.trim());
-  allowControl(true);
+$("token-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  text($("token-wrong"), "");
+  const refusal = await unlock($("token").value.trim());
+  if (refusal === null) $("token-dialog").close();
+  else { text($("token-wrong"), refusal); $("token").select(); }
 });
 
 // --- the stream, and asking again and again where there is none ---------------------------------------------------
