@@ -20,6 +20,7 @@ from pairbus.cli.__main__ import run
 from pairbus.doctor.reaching import CERTIFICATE_DAYS, SKEW_FAILED_SECONDS, SKEW_WARNING_SECONDS
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, ManualClock, embedded_pair
 from pairbus.testing.backlogs import make_backlog
+from pairbus.testing.hosts import ProcessHost
 
 NAME = "contoso"
 QUEUES = 2
@@ -131,8 +132,94 @@ def test_a_namespace_that_is_down(pair: EmbeddedPair, patient: Patient, both_cer
     expected = ALL_WELL | {"primary address": "failed"}
     expected |= {f"primary {step}": "skipped" for step in ("certificate", "clock", "rights")}
     assert (code, statuses(findings)) == (1, expected)
-    assert f"127.0.0.1:{port} cannot be reached" in findings["primary address"]["found"]
+    assert findings["primary address"]["found"] == f"127.0.0.1:{port} cannot be reached (connection refused)"
     assert "firewall" in findings["primary address"]["remedy"]
+
+
+def out_of_reach(role: str) -> dict[str, str]:
+    """What is found when all is well but this namespace, which is not there."""
+    expected = ALL_WELL | {f"{role} {step}": "skipped" for step in WAY} | {f"{role} address": "failed"}
+    return expected | ({"backlog queues": "skipped"} if role == "secondary" else {})
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder of the namespace contoso-standby, which ran and was told to stop."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.chdir(tmp_path)
+    host = ProcessHost("contoso-standby", tmp_path / "standby", None)
+    host.start(0)
+    host.stop()
+    return tmp_path / "standby"
+
+
+def test_a_namespace_that_was_stopped_is_one_failed_check(
+    pair: EmbeddedPair, patient: Patient, both_certificates: str, stopped: Path
+) -> None:
+    ends = pair.primary.connection_string, pair.secondary.connection_string, both_certificates
+    code, findings = patient.examine(*ends, "--secondary", "contoso-standby")
+    assert (code, statuses(findings)) == (1, out_of_reach("secondary"))
+    assert findings["secondary address"]["found"] == "contoso-standby is not running"
+    assert "`pairbus serve contoso-standby --data FOLDER`" in findings["secondary address"]["remedy"]
+    code, findings = patient.examine(*ends, "--secondary", str(stopped))
+    assert (code, statuses(findings)) == (1, out_of_reach("secondary"))
+    assert findings["secondary address"]["found"] == f"{stopped} is not running"
+    assert findings["secondary address"]["remedy"] == f"start it with `pairbus serve NAME --data {stopped}`"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("standby.json", "--{role} 'standby.json' is a file that does not exist: start the embedded namespace"),
+        ("run/standby.JSON", "--{role} 'run/standby.JSON' is a file that does not exist: start the embedded namespace"),
+        ("env:NOT_SET_ANYWHERE", "--{role} names the environment variable 'NOT_SET_ANYWHERE', which is not set: set"),
+        ("no/where", "--{role} 'no/where' is no namespace: give env:VARIABLE"),
+    ],
+)
+@pytest.mark.parametrize("role", ["primary", "secondary"])
+def test_what_names_no_namespace_is_one_failed_check(
+    pair: EmbeddedPair, patient: Patient, both_certificates: str, role: str, given: str, sentence: str
+) -> None:
+    ends = pair.primary.connection_string, pair.secondary.connection_string, both_certificates
+    code, findings = patient.examine(*ends, f"--{role}", given)
+    assert (code, statuses(findings)) == (1, out_of_reach(role))
+    assert findings[f"{role} address"]["found"].startswith(sentence.format(role=role))
+
+
+def test_the_name_of_a_stopped_primary_names_the_backlog_queues(
+    pair: EmbeddedPair,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    port: int,
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PAIRBUS_SECONDARY", pair.secondary.connection_string)
+    monkeypatch.setenv("PAIRBUS_CA_FILE", pair.secondary.ca_file)
+    assert run(["doctor", "--primary", NAME, "--queues", f"0-{QUEUES - 1}", "--port", str(port)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(
+        line.startswith(f"failed   primary address        {NAME} is not running: start it with `") for line in lines
+    )
+    assert lines[-1].startswith(f"ok       backlog queues         all {QUEUES} are there")
+
+
+def test_other_commands_refuse_a_stopped_namespace_in_a_sentence(
+    pair: EmbeddedPair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stopped: Path
+) -> None:
+    monkeypatch.delenv("PAIRBUS_SECONDARY", raising=False)
+    for given, sentence in (
+        (
+            str(stopped),
+            "is the data folder of a namespace that is not running: start it with `pairbus serve NAME --data",
+        ),
+        ("standby.json", "is a file that does not exist: start the embedded namespace whose ready file it is"),
+        (str(pair.secondary.data), "is no namespace: give env:VARIABLE"),  # it runs, but describes itself nowhere
+    ):
+        assert run(["backlog", "list", "--primary-name", NAME, "--secondary", given]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"pairbus: --secondary '{given}' {sentence}"), line
 
 
 def test_an_authority_nobody_knows(pair: EmbeddedPair, patient: Patient) -> None:

@@ -11,6 +11,7 @@ from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
 
 if TYPE_CHECKING:
+    from pairbus.doctor import Finding
     from pairbus.syphon import Namespace
 
 
@@ -55,15 +56,16 @@ def doctor(
     from pairbus.cli.exits import ANSWER_IS_NO, DONE
     from pairbus.cli.namespaces import numbers
     from pairbus.cli.voice import is_quiet
-    from pairbus.doctor import Finding, Status, examine
+    from pairbus.doctor import Status, examine
 
-    ends = _given("--primary", primary, "PAIRBUS_PRIMARY"), _given("--secondary", secondary, "PAIRBUS_SECONDARY")
-    name = _name(ends[0], primary_name)
     wanted = numbers("--queues", queues)
+    first, known_as = _given("primary", primary)
+    second, _ = _given("secondary", secondary)
+    name = _name(first, primary_name or known_as)
 
     async def look() -> list[Finding]:
         findings = []
-        async for finding in examine(*ends, primary_name=name, entity=entity, queues=wanted, port=port):
+        async for finding in examine(first, second, primary_name=name, entity=entity, queues=wanted, port=port):
             findings.append(finding)
             if not as_json and (not is_quiet() or finding.status is Status.FAILED):
                 typer.echo(f"{finding.status.value:<8} {finding.check:<22} {plain(str(finding))}")
@@ -79,17 +81,31 @@ def doctor(
     return DONE if healthy else ANSWER_IS_NO
 
 
-def _given(option: str, given: str | None, variable: str) -> Namespace | None:
-    from pairbus.cli.namespaces import is_named, namespace
+def _given(role: str, given: str | None) -> tuple[Namespace | Finding | None, str | None]:
+    """The namespace, or the finding that what was given is none; and the name of one that is known but not running."""
+    from pairbus.cli.namespaces import NotRunning, is_named, namespace
+    from pairbus.doctor import Finding, Status
 
-    return namespace(option, given, variable) if is_named(given, variable) else None
+    variable = f"PAIRBUS_{role.upper()}"
+    if not is_named(given, variable):
+        return None, None
+    try:
+        return namespace(f"--{role}", given, variable), None
+    except NotRunning as error:
+        remedy = f"start it with `{error.start}`"
+        if error.name is not None:
+            remedy += ", or give env:VARIABLE, a file or a host name"
+        return Finding(f"{role} address", Status.FAILED, f"{error.given} is not running", remedy), error.name
+    except Refusal as error:
+        return Finding(f"{role} address", Status.FAILED, str(error)), None
 
 
-def _name(primary: Namespace | None, given: str | None) -> str | None:
+def _name(primary: Namespace | Finding | None, given: str | None) -> str | None:
     """The name in the backlog paths, as the syphon would choose it; None if it cannot be known."""
     from pairbus.cli.syphon_foreground import name_of_primary
+    from pairbus.doctor import Finding
 
-    if primary is None:
+    if primary is None or isinstance(primary, Finding):
         return given
     try:
         return name_of_primary(primary, given)

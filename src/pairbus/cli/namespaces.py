@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +19,23 @@ if TYPE_CHECKING:
     from pairbus.syphon import Namespace
 
 _MOST_DIGITS = 4
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,49}")
 HELP = (
     "Where the connection string is: env:VARIABLE, a file that holds it, or the ready file, data folder or name of an "
     "embedded namespace; or HOST.servicebus.windows.net, with the Azure credential of this machine."
 )
+
+
+class NotRunning(Refusal):
+    """What was given can only be an embedded namespace, and none of that name or in that folder runs."""
+
+    def __init__(self, sentence: str, *, given: str, start: str, name: str | None) -> None:
+        super().__init__(sentence)
+        self.given = given
+        self.start = start
+        """The command that starts it."""
+        self.name = name
+        """None if only its folder is known: a folder does not keep the name."""
 
 
 def is_named(given: str | None, variable: str) -> bool:
@@ -58,11 +73,23 @@ def namespace(option: str, given: str | None, variable: str) -> Namespace:
         raise Refusal(f"{option}: {error}") from error
     except OSError as error:
         raise Refusal(f"{option} '{given}' cannot be read: {error.strerror}.") from error
+    if _is_stopped_folder(Path(given)):
+        start = f"pairbus serve NAME --data {shlex.quote(given)}"
+        sentence = f"{option} '{given}' is the data folder of a namespace that is not running: start it with `{start}`."
+        raise NotRunning(sentence, given=given, start=start, name=None)
+    if given.casefold().endswith(".json") and not Path(given).exists():
+        raise Refusal(
+            f"{option} '{given}' is a file that does not exist: start the embedded namespace whose ready file it is, "
+            "or give another file."
+        )
     if "." in given and "/" not in given:
         return Namespace.at(given, _azure_credential(option))
-    raise Refusal(
+    sentence = (
         f"{option} '{given}' is no namespace: give env:VARIABLE, a file, a running embedded namespace, or a host name."
     )
+    if _PLAIN_NAME.fullmatch(given) and not Path(given).exists():
+        raise NotRunning(sentence, given=given, start=f"pairbus serve {given} --data FOLDER", name=given)
+    raise Refusal(sentence)
 
 
 def _environment(option: str, variable: str) -> str:
@@ -85,6 +112,23 @@ def _described(given: str) -> RunningServer | None:
         except (ValueError, json.JSONDecodeError):
             return None  # a file that holds a connection string
     return next((server for server in known_servers() if server.name.casefold() == given.casefold()), None)
+
+
+def _is_stopped_folder(folder: Path) -> bool:
+    """Whether an embedded namespace kept its data here and the process that held the folder last is gone."""
+    from pairbus.embedded.server import LOCK_FILE
+    from pairbus.embedded.store.database import FILE_NAME
+
+    if not (folder / FILE_NAME).is_file():
+        return False
+    try:
+        # Read, not locked: a server that starts just now must find the folder free.
+        os.kill(int((folder / LOCK_FILE).read_text(encoding="ascii")), 0)
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return False
 
 
 def _azure_credential(option: str) -> object:

@@ -22,8 +22,8 @@ NOT_REACHED = "needs an address that answers and a certificate that is trusted"
 
 
 async def examine(
-    primary: Namespace | None,
-    secondary: Namespace | None,
+    primary: Namespace | Finding | None,
+    secondary: Namespace | Finding | None,
     *,
     primary_name: str | None = None,
     entity: str | None = None,
@@ -32,7 +32,9 @@ async def examine(
 ) -> AsyncIterator[Finding]:
     """Each finding as soon as it is known.
 
-    A namespace that is None is not looked into; nor are backlog queues without `primary_name`, which names them.
+    A namespace that is None is not looked into; one that could not be told from what the user gave is the finding
+    that says so, which takes the place of its address. Backlog queues are not looked into without
+    `primary_name`, which names them.
     """
     yield machine.check_python()
     yield machine.check_packages()
@@ -44,7 +46,7 @@ async def examine(
         yield finding
 
 
-async def _examine_primary(primary: Namespace | None, entity: str | None) -> AsyncIterator[Finding]:
+async def _examine_primary(primary: Namespace | Finding | None, entity: str | None) -> AsyncIterator[Finding]:
     if primary is None:
         yield skipped("primary", "not given", "name it with --primary or PAIRBUS_PRIMARY")
         return
@@ -52,7 +54,7 @@ async def _examine_primary(primary: Namespace | None, entity: str | None) -> Asy
     async for finding in _examine_way("primary", primary):
         reached = reached and finding.status is not Status.FAILED
         yield finding
-    if not reached:
+    if not reached or isinstance(primary, Finding):
         yield skipped("primary rights", NOT_REACHED)
         return
     rights = await _rights(primary, entity)
@@ -60,7 +62,7 @@ async def _examine_primary(primary: Namespace | None, entity: str | None) -> Asy
 
 
 async def _examine_secondary(
-    secondary: Namespace | None, name: str | None, queues: Collection[int]
+    secondary: Namespace | Finding | None, name: str | None, queues: Collection[int]
 ) -> AsyncIterator[Finding]:
     if secondary is None:
         yield skipped("secondary", "not given", "name it with --secondary or PAIRBUS_SECONDARY")
@@ -69,7 +71,7 @@ async def _examine_secondary(
     async for finding in _examine_way("secondary", secondary):
         reached = reached and finding.status is not Status.FAILED
         yield finding
-    if not reached:
+    if not reached or isinstance(secondary, Finding):
         yield skipped("secondary rights", NOT_REACHED)
         yield skipped("backlog queues", NOT_REACHED)
         return
@@ -84,11 +86,11 @@ async def _examine_secondary(
         yield await check_backlog(secondary, name, queues)
 
 
-async def _examine_way(role: str, namespace: Namespace) -> AsyncIterator[Finding]:
+async def _examine_way(role: str, namespace: Namespace | Finding) -> AsyncIterator[Finding]:
     """Address, certificate, clock; those after one that failed are skipped."""
-    address = await check_address(role, namespace)
+    address = namespace if isinstance(namespace, Finding) else await check_address(role, namespace)
     yield address
-    if address.status is Status.FAILED:
+    if address.status is Status.FAILED or isinstance(namespace, Finding):
         yield skipped(f"{role} certificate", "needs an address that answers")
         yield skipped(f"{role} clock", "needs an address that answers")
         return

@@ -15,7 +15,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was found and, unless all is well, what to do."""
+    """One check: what was found and, unless all is well or the sentence says it already, what to do."""
 
     check: str
     status: Status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import errno
 import ssl
 import time
 from datetime import UTC, datetime
@@ -38,15 +39,21 @@ async def check_address(role: str, namespace: Namespace) -> Finding:
                 check, f"{host}:{port} does not answer within {REACH_SECONDS:.0f} s", "let the firewall open this port"
             )
         except OSError as error:
-            cause = error.strerror or str(error)
             return failed(
                 check,
-                f"{host}:{port} cannot be reached ({cause})",
+                f"{host}:{port} cannot be reached ({_cause(error)})",
                 "check the name, that the namespace runs, and that the firewall opens this port",
             )
         writer.close()
         reached.append(str(port))
     return ok(check, f"{namespace.hostname} answers on {' and '.join(reached)}")
+
+
+def _cause(error: OSError) -> str:
+    """In words. A host with several addresses gives one error that quotes those of all."""
+    if isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error):
+        return "connection refused"
+    return error.strerror or str(error)
 
 
 async def check_certificate(role: str, namespace: Namespace) -> Finding:
