@@ -166,6 +166,7 @@ def test_a_server_that_accepts_connections_and_says_nothing_holds_nobody(tmp_pat
     with embedded_pair(tmp_path) as pair, socket.socket() as silent:
         port = pair.primary.port
         pair.primary.stop()
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         silent.bind(("127.0.0.1", port))
         silent.listen(50)
         with paired(pair, shell, failover_interval=0, send_timeout=5, retry_total=1) as client:
@@ -184,6 +185,7 @@ def test_closing_ends_a_send_that_a_silent_server_holds(tmp_path: Path, shell: S
     with embedded_pair(tmp_path) as pair, socket.socket() as silent:
         port = pair.primary.port
         pair.primary.stop()
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         silent.bind(("127.0.0.1", port))
         silent.listen(50)
         with paired(pair, shell, failover_interval=1800, send_timeout=600, retry_total=2) as client:

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,19 @@ from pairbus.embedded.limits import Limits
 from pairbus.embedded.remote import RemoteSwitchboard
 from pairbus.embedded.running import RunningServer
 from pairbus.testing.hosts import Host, ProcessHost, ThreadHost
+
+
+def _keep_a_port() -> tuple[socket.socket, int]:
+    """A free port that stays ours while its server is down.
+
+    Bound but not listening: the server may bind it too, since both allow it, connections to it are refused, and the
+    system gives it to nobody else, neither to another server nor to a connection that goes out.
+    """
+    kept = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port: int = kept.getsockname()[1]
+    return kept, port
 
 
 class EmbeddedNamespace:
@@ -61,6 +75,7 @@ class EmbeddedNamespace:
             else ThreadHost(name, self._data, config, clock, limits, ledger)
         )
         self._port = port
+        self._kept_port: socket.socket | None = None
         self._running: RunningServer | None = None
         self._known: RunningServer | None = None
 
@@ -81,8 +96,9 @@ class EmbeddedNamespace:
     def start(self) -> Self:
         """Starts the server; after `kill` or `stop`, again, on the same port and data."""
         if self._running is None:
+            if self._port == 0:
+                self._kept_port, self._port = _keep_a_port()
             self._running = self._known = self._host.start(self._port)
-            self._port = self._running.port
         return self
 
     def stop(self) -> None:
@@ -105,6 +121,8 @@ class EmbeddedNamespace:
         try:
             self.stop()
         finally:
+            if self._kept_port is not None:
+                self._kept_port.close()
             if self._own_data:
                 shutil.rmtree(self._data, ignore_errors=True)
 
