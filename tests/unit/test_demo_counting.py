@@ -60,7 +60,9 @@ def test_a_message_for_two_subscriptions_is_one_message_and_lost_if_one_lacks_it
     assert (result.delivered, result.lost) == (2, frozenset("b"))
     code, said = concluded(result, summary(3, 2, lost=1))
     assert code == 1
-    assert said[-1].startswith("Sent 3 messages: delivered 2, lost 1, duplicated 0; ")
+    assert said[-1].startswith(
+        "Sent 3 messages: delivered 2 (1 of them matched no subscription's filter), lost 1, duplicated 0; "
+    )
 
 
 def test_a_message_where_it_does_not_belong_fails() -> None:

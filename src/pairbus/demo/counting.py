@@ -83,7 +83,13 @@ class Result:
 
     @property
     def delivered(self) -> int:
+        """Those that are where they must be; one that no subscription asked for must be nowhere."""
         return len(self.accepted - self.lost)
+
+    @property
+    def unwanted(self) -> int:
+        """Accepted by a topic none of whose subscriptions asked for them."""
+        return len(self.accepted.difference(*(one.accepted for one in self.counts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +134,11 @@ def conclude(say: Callable[[str], None], result: Result, summary: Summary, cost:
         )
     else:
         say(f"The ledger disagrees: {summary.sentence}")
+    nobodys = f" ({result.unwanted:,} of them matched no subscription's filter)" if result.unwanted else ""
     extra = f", misdirected {result.misdirected:,}" if result.misdirected else ""
     extra += f", refused {result.refused:,}" if result.refused else ""
     say(
-        f"Sent {len(result.accepted):,} messages: delivered {result.delivered:,}, lost {len(result.lost):,}, "
+        f"Sent {len(result.accepted):,} messages: delivered {result.delivered:,}{nobodys}, lost {len(result.lost):,}, "
         f"duplicated {result.duplicates:,}{extra}; {cost.sentence}."
     )
     good = agrees and not result.lost and not result.misdirected and not result.refused
