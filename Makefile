@@ -18,7 +18,7 @@ demo: setup  ## The whole story on two local namespaces: outage, backlog, recove
 # Three at a time also on two cores: most tests wait for the SDK. One worker takes all that use Spark.
 test: lint types  ## Formatting, lint, types and every test
 	@scripts/browser.sh
-	@$(bin)/pytest -n 3 --dist loadscope $(ARGS)
+	@$(bin)/pytest -n 3 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 lint: setup  ## Formatting and lint
 	@$(bin)/ruff format --check --quiet $(checked) || { echo 'Not formatted: run .venv/bin/ruff format' >&2; exit 1; }

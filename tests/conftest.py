@@ -1,6 +1,7 @@
 """For every test: servers are listed in a run folder of the test run, never in the user's own; nothing is published.
 
-Run in parallel (`-n`), the tests of one file stay together, and so do all that use Spark: they share its session.
+Run in parallel (`-n`), the tests of one file stay together, and so do all that use Spark: they share its session. The
+files that take minutes begin first, so that at the end nobody waits for one of them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
 pytest_plugins = ["pairbus.testing.spark"]
 
 USES_SPARK = ("test_pipeline_", "test_connector_", "test_spark_")
+STARTS_ITS_OWN_SPARK = ("test_pipeline_commands", "test_connector_secrets", "test_spark_syphon_cluster")
+TAKES_MINUTES = (
+    "test_live_suite",
+    "test_newcomer",
+    "test_docs_blocks",
+    "test_syphon_many",
+    "test_syphon_crash",
+    "test_spark_syphon_cluster",
+    "test_examples",
+    "test_demo",
+    "test_package",
+    "test_pipeline_commands",
+    "test_connector_secrets",
+    "test_kill_server",
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,13 +43,30 @@ def run_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield
 
 
+def scope_of(file: str) -> str:
+    """What one worker runs from its beginning to its end."""
+    name = PurePath(file).stem
+    shares = name.startswith(USES_SPARK) and name not in STARTS_ITS_OWN_SPARK
+    return "spark" if shares else file
+
+
+def place_of(item: pytest.Item) -> int:
+    name = item.path.stem
+    if scope_of(name) == "spark":
+        return 0
+    return TAKES_MINUTES.index(name) + 1 if name in TAKES_MINUTES else len(TAKES_MINUTES) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=place_of)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "spark" if PurePath(file).name.startswith(USES_SPARK) else file
+            return scope_of(nodeid.partition("::")[0])
 
     return ByFile(config, log)
