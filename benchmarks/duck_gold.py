@@ -27,17 +27,7 @@ OPERATIONS = """
              or (operation in ('receive', 'peek') and outcome = 'empty') in_bill
     from grouped;
 """
-MESSAGES = """
-    create table messages as
-    with told as (
-      select *, outcome = 'ok' ok, role = 'namespace' own, coalesce(route = 'spool', false) from_spool,
-             operation in ('send', 'schedule') is_send, operation = 'divert' is_divert, operation = 'spool' is_spool,
-             operation = 'restore' is_restore, operation in ('complete', 'dead-letter') settled
-      from silver
-      where message_id is not null and operation in
-        ('send', 'schedule', 'divert', 'spool', 'restore', 'dead-letter', 'expire', 'resubmit', 'complete')
-        and (role <> 'namespace' or (outcome = 'ok' and not on_backlog)))
-    select "primary", target, message_id,
+EVIDENCE = """
       max(episode) filter (is_divert) episode, min("at") first_at, max("at") last_at,
       min("at") filter (ok and not own and (is_divert and not from_spool or is_spool)) diverted_at,
       min("at") filter (ok and not own and (is_restore or (is_send and from_spool))) home_at,
@@ -54,19 +44,57 @@ MESSAGES = """
       count_if(ok and not own and not on_backlog and settled) received,
       count_if(not own and outcome = 'failed' and (is_send or is_divert or is_restore or is_spool)) failed,
       count_if(outcome = 'unknown' and (is_send or is_divert or is_restore or is_spool)) in_doubt,
+      count_if(not own and outcome in ('failed', 'unknown') and (is_send or is_divert or is_spool)) refused,
+      count_if(not own and outcome = 'unknown' and (is_divert or is_spool)) unanswered,
       count_if(id_hashed) hashed,
       count_if(own and is_send) namespace_home,
-      count_if(own and settled) namespace_received,
-      coalesce(diverted_at, first_at)::date as day
-    from told group by "primary", target, message_id
+      count_if(own and settled) namespace_received
+"""
+MESSAGES = f"""
+    create view told as
+    with marked as (
+      select *, outcome = 'ok' ok, role = 'namespace' own, coalesce(route = 'spool', false) from_spool,
+             operation in ('send', 'schedule') is_send, operation = 'divert' is_divert, operation = 'spool' is_spool,
+             operation = 'restore' is_restore, operation in ('complete', 'dead-letter') settled,
+             ok and not on_backlog and settled and contains(target, '/subscriptions/') at_subscription
+      from silver
+      where message_id is not null and operation in
+        ('send', 'schedule', 'divert', 'spool', 'restore', 'dead-letter', 'expire', 'resubmit', 'complete')
+        and (role <> 'namespace' or (outcome = 'ok' and not on_backlog)))
+    select * replace (if(at_subscription, split_part(target, '/subscriptions/', 1), target) as target),
+           if(at_subscription, split_part(target, '/subscriptions/', 2), '') subscription
+    from marked;
+
+    create table messages as
+    select "primary", target, message_id, subscription, {EVIDENCE}, coalesce(diverted_at, first_at)::date as day
+    from told where subscription = '' group by "primary", target, message_id, subscription
     having count_if(not (ok and not on_backlog and not from_spool and (is_send or settled))) > 0;
+
+    insert into messages
+    with received_there as (
+      select "primary", target, message_id, subscription, {EVIDENCE}
+      from told where subscription <> '' and ("primary", target, message_id) in
+        (select ("primary", target, message_id) from messages)
+      group by "primary", target, message_id, subscription)
+    select received_there.*, messages.day
+    from received_there join messages using ("primary", target, message_id);
 """
 AUDIT = """
     create table audit as
-    with known as (select * replace (greatest(received, namespace_received) as received),
-                          greatest(direct + restored, namespace_home) home,
-                          least(accepted, greatest(home, greatest(received, namespace_received))) delivered
-                   from messages),
+    with most as (select "primary", target, message_id, max(greatest(received, namespace_received)) most,
+                         min(first_at) since, max(last_at) until
+                  from messages where subscription <> '' group by all),
+    own as (select messages.* replace (greatest(received, namespace_received, coalesce(most, 0)) as received,
+                                       least(first_at, coalesce(since, first_at)) as first_at,
+                                       greatest(last_at, coalesce(until, last_at)) as last_at)
+            from messages left join most using ("primary", target, message_id) where subscription = ''),
+    told as (select *, (accepted = 0 and unanswered = 0
+                        and greatest(restored, removed, dead_lettered, expired, unspooled) > 0)::int inferred,
+                    greatest(direct + restored, namespace_home) home
+             from own),
+    known as (select * replace (accepted + inferred as accepted),
+                     least(accepted + inferred, greatest(home, received)) delivered
+              from told),
     dead as (select * replace (least(accepted - delivered, greatest(0, dead_lettered - resubmitted)) as dead_lettered,
                                greatest(0, expired - greatest(0, resubmitted - dead_lettered)) as expired)
              from known),
@@ -77,8 +105,8 @@ AUDIT = """
                       least(outstanding, greatest(0, removed - restored)) lost,
                       outstanding - lost waiting,
                       greatest(0, arrived - greatest(1, accepted)) duplicates
-               from buried where diverted > 0 or spooled > 0)
-    select * exclude (namespace_home, namespace_received, outstanding, arrived),
+               from buried where diverted > 0 or spooled > 0 or inferred > 0)
+    select * exclude (subscription, namespace_home, namespace_received, outstanding, arrived),
            case when lost > 0 then 'lost' when waiting > 0 then 'waiting' when accepted = 0 then 'never accepted'
                 when dead_lettered > 0 then 'dead-lettered' when expired > 0 then 'expired'
                 when duplicates > 0 then 'duplicated' else 'delivered' end verdict
@@ -114,7 +142,7 @@ THE_REST = """
       group by all
       union all
       select day, "primary", target, 0, 0, count(*) from messages
-      where accepted = 0 and failed + in_doubt > 0 group by all)
+      where accepted = 0 and refused > 0 group by all)
     select day, "primary", target, sum(accepted) accepted, sum(accepted_by_primary) accepted_by_primary,
            sum(accepted) + sum(refused) offered
     from taken group by all;

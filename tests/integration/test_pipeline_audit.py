@@ -210,6 +210,35 @@ def never_accepted(story: Story) -> None:
     story.received("m")
 
 
+def removed_and_nobody_told(story: Story) -> None:
+    """The client died before its record was written: that it was in a backlog proves that it was accepted."""
+    story.settled(Operation.COMPLETE, "m")
+
+
+def home_and_nobody_told(story: Story) -> None:
+    story.restored("m")
+    story.settled(Operation.COMPLETE, "m")
+
+
+def unspooled_and_nobody_told(story: Story) -> None:
+    """Killed between the spool's journal and the record of it; the next start found it there."""
+    story.unspooled("m", home=False)
+    story.settled(Operation.COMPLETE, "m")
+
+
+def refused_and_nobody_told(story: Story) -> None:
+    """Its first attempt is recorded, its divert is not."""
+    story.sent("m", Outcome.FAILED)
+    story.settled(Operation.COMPLETE, "m")
+
+
+def not_accepted_but_there(story: Story) -> None:
+    """The application was told that nobody answered: it holds the message still."""
+    story.sent("m", Outcome.FAILED)
+    story.diverted("m", Outcome.UNKNOWN)
+    story.settled(Operation.COMPLETE, "m")
+
+
 SITUATIONS: list[tuple[Callable[[Story], None], str, dict[str, int]]] = [
     (direct, "delivered", {"accepted": 1, "delivered": 1}),
     (home_again, "delivered", {"accepted": 1, "delivered": 1, "restored": 1}),
@@ -232,6 +261,11 @@ SITUATIONS: list[tuple[Callable[[Story], None], str, dict[str, int]]] = [
     (spooled_then_home, "delivered", {"accepted": 1, "delivered": 1}),
     (spooled_then_stuck, "waiting", {"accepted": 1, "waiting": 1}),
     (never_accepted, "never accepted", {"accepted": 0, "delivered": 0, "duplicates": 0}),
+    (removed_and_nobody_told, "lost", {"accepted": 1, "inferred": 1, "lost": 1}),
+    (home_and_nobody_told, "delivered", {"accepted": 1, "inferred": 1, "delivered": 1}),
+    (unspooled_and_nobody_told, "lost", {"accepted": 1, "inferred": 1, "lost": 1}),
+    (refused_and_nobody_told, "lost", {"accepted": 1, "inferred": 1, "lost": 1}),
+    (not_accepted_but_there, "never accepted", {"accepted": 0, "inferred": 0, "lost": 0}),
 ]
 
 
@@ -276,24 +310,25 @@ def test_a_summary_adds_up(spark: SparkSession, tmp_path: Path) -> None:
     everything(tmp_path)
     summary = summarise(spark, tmp_path)
     assert summary == Summary(
-        accepted=20,
-        delivered=11,
+        accepted=24,
+        delivered=12,
         dead_lettered=2,
         expired=2,
         waiting=4,
-        lost=1,
+        lost=4,
         duplicates=3,
-        diverted=17,
+        diverted=18,
         spooled=4,
-        restored=11,
+        restored=12,
         pings=1,
-        billed_operations=40,
+        billed_operations=43,
         unidentified=1,
         unrecorded=0,
         broken_lines=0,
         died=0,
+        inferred=4,
     )
-    assert summary.sentence == "accepted 20: delivered 11, dead-lettered 2, expired 2, waiting 4, lost 1, duplicates 3"
+    assert summary.sentence == "accepted 24: delivered 12, dead-lettered 2, expired 2, waiting 4, lost 4, duplicates 3"
 
 
 def test_what_is_not_in_the_queues_is_lost(spark: SparkSession, tmp_path: Path) -> None:
@@ -394,6 +429,49 @@ def test_with_receipts_the_primary_taking_a_message_is_not_enough(spark: SparkSe
     by_arrival, by_receipt = (summarise(spark, tmp_path, require_receipts=required) for required in (False, True))
     assert by_arrival.sentence == "accepted 5 = delivered 5, lost 0, duplicates 0"
     assert by_receipt.sentence == "accepted 5: delivered 4, waiting 1, lost 0, duplicates 0"
+
+
+def test_each_subscription_of_a_topic_has_its_copy(spark: SparkSession, tmp_path: Path) -> None:
+    """What receivers settle at subscriptions are receipts of the topic's message; a second one at the same is a copy
+    too many.
+    """
+    with LedgerWriter(tmp_path) as writer:
+        for message_id, receipts in {
+            "once": ("europe", "large"),
+            "twice": ("europe", "Europe", "large", "large"),
+            "twice at one so far": ("europe", "europe", "large"),
+            "not yet": (),
+        }.items():
+            writer.record(Operation.SEND, "contoso", "Prices", message_id=message_id, outcome=Outcome.UNKNOWN)
+            writer.record(
+                Operation.DIVERT,
+                "fabrikam",
+                QUEUE,
+                destination="prices",
+                message_id=message_id,
+                route=Route.BACKLOG,
+            )
+            writer.record(Operation.RESTORE, "contoso", "prices", source=QUEUE, message_id=message_id, role=Role.SYPHON)
+            writer.record(
+                Operation.COMPLETE, "fabrikam", QUEUE, destination="prices", message_id=message_id, role=Role.SYPHON
+            )
+            for name in receipts:
+                Story(writer).received(message_id, f"prices/Subscriptions/{name}")
+        writer.record(Operation.SEND, "contoso", "prices", message_id="directly sent", route=Route.PRIMARY)
+        Story(writer).received("directly sent", "prices/subscriptions/europe")
+        Story(writer).received("nobody told of", "prices/subscriptions/europe")
+    lines = read_lines(spark, sorted(tmp_path.iterdir()))
+    rows = {row["message_id"]: row for row in audit(silver(lines)).collect()}
+    found = {name: (rows[name]["target"], rows[name]["received"], rows[name]["verdict"]) for name in rows}
+    assert found == {
+        "directly sent": ("prices", 1, "delivered"),
+        "once": ("prices", 1, "delivered"),
+        "twice": ("prices", 2, "duplicated"),
+        "twice at one so far": ("prices", 2, "duplicated"),
+        "not yet": ("prices", 0, "delivered"),
+    }
+    by_receipt = summarise(spark, tmp_path, require_receipts=True)
+    assert by_receipt.sentence == "accepted 5: delivered 4, waiting 1, lost 0, duplicates 2"
 
 
 def _tell(situation: Callable[[Story], None], writer: LedgerWriter, message_id: str) -> None:

@@ -56,13 +56,28 @@ def content(spark: SparkSession, folder: Path) -> dict[str, list[tuple[Any, ...]
 
 
 def test_built_day_by_day_is_built_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    """An id that was used three days before its diversion, and one that waited for eleven days and came home twice."""
+    """An id that was used three days before its diversion, and one that waited for eleven days and came home twice; one
+    of a topic, received on later days; one whose client's records are read last.
+    """
     ledger = tmp_path / "ledger"
-    again, waits = {"message_id": "again"}, {"message_id": "waits"}
+    again, waits, late = {"message_id": "again"}, {"message_id": "waits"}, {"message_id": "late"}
+    topic = {"message_id": "topic", "destination": "prices"}
+    there = {"message_id": "topic", "entity": "prices/subscriptions/europe"}
     write(ledger, "a", (at(1), SEND | again), (at(1), RECEIVED | again), (at(1), DIVERT | waits))
-    write(ledger, "b", (at(4), DIVERT | again))
+    write(ledger, "b", (at(4), DIVERT | again), (at(4), DIVERT | topic), (at(4), REMOVE | topic))
     write(ledger, "c", (at(12), RESTORE | waits), (at(12), REMOVE | waits), (at(12), RECEIVED | waits))
     write(ledger, "d", (at(12), RESTORE | waits), (at(12), RECEIVED | waits))
+    write(
+        ledger,
+        "e",
+        (at(5), RESTORE | topic | {"entity": "prices"}),
+        (at(5), RECEIVED | there),
+        (at(5), RECEIVED | there | {"entity": "prices/subscriptions/large"}),
+        (at(12), RESTORE | late),
+        (at(12), REMOVE | late),
+    )
+    write(ledger, "f", (at(6), RECEIVED | there))
+    write(ledger, "g", (at(11), DIVERT | late))
     build(spark, ledger, tmp_path / "at once")
     (tmp_path / "slowly").mkdir()
     for path in closed_files(ledger):
@@ -74,6 +89,8 @@ def test_built_day_by_day_is_built_at_once(spark: SparkSession, tmp_path: Path) 
     audit = {row["message_id"]: row for row in (dict(zip(names, values, strict=True)) for values in whole["audit"])}
     assert (audit["again"]["accepted"], audit["again"]["direct"], audit["again"]["received"]) == (2, 1, 1)
     assert (audit["waits"]["verdict"], audit["waits"]["received"]) == ("duplicated", 2)
+    assert (audit["topic"]["verdict"], audit["topic"]["received"]) == ("duplicated", 2)
+    assert (audit["late"]["verdict"], audit["late"]["accepted"], audit["late"]["inferred"]) == ("delivered", 1, 0)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,9 @@ cheaper to carry. Each silver record is a piece of evidence about one copy of it
 ordered, so late and out-of-order files change nothing. What proves what is in `pairbus.ledger.records`. Then,
 in copies:
 
+    accepted    = what the application was told is accepted; what was in a backlog or spool without any client's word
+                  (it was killed, or keeps no ledger) was accepted once
+    received    = settled by receivers; of a topic by those of the subscription that received most: each has a copy
     home        = taken by the primary: sent directly, or restored from a backlog
     delivered   = home, or with `require_receipts` what receivers settled, but not more than was accepted
     buried      = dead-lettered or expired and not resubmitted, but not more than was accepted and not delivered
@@ -25,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pairbus.ledger.records import Operation, Outcome, Role, Route
@@ -48,12 +51,15 @@ EVIDENCE = (
     "received",
     "failed",
     "in_doubt",
+    "refused",
+    "unanswered",
     "namespace_home",
     "namespace_received",
     "hashed",
 )
 _SENDS = (Operation.SEND.value, Operation.SCHEDULE.value)
 _SETTLEMENTS = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
+_SUBSCRIPTIONS = "/subscriptions/"
 _SPEAKING = (
     *_SENDS,
     *(Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value),
@@ -65,7 +71,8 @@ def speaking(silver: DataFrame) -> DataFrame:
     """Every record that says something about a message, with the hash of its key, and whether it is `plain`.
 
     Plain is what happens to a message that simply goes to the primary and is received: most records, and of no
-    interest unless the same message has others.
+    interest unless the same message has others. What is received at a subscription is the message of its topic;
+    `subscription` tells its copies apart, and is empty elsewhere.
     """
     ok = f.col("outcome") == Outcome.OK.value
     by_namespace = f.col("role") == Role.NAMESPACE.value
@@ -74,7 +81,14 @@ def speaking(silver: DataFrame) -> DataFrame:
     knowing = ~by_namespace | (ok & ~on_backlog)
     told = silver.where(operation.isin(*_SPEAKING) & f.col("message_id").isNotNull() & knowing)
     plain = ok & ~on_backlog & ~_from_spool() & (operation.isin(*_SENDS) | operation.isin(*_SETTLEMENTS))
-    return told.withColumn("k1", hashes()[0]).withColumn("plain", plain)
+    at_subscription = ok & ~on_backlog & operation.isin(*_SETTLEMENTS) & f.contains("target", f.lit(_SUBSCRIPTIONS))
+    topic, subscription = (f.substring_index("target", _SUBSCRIPTIONS, side) for side in (1, -1))
+    return (
+        told.withColumn("subscription", f.when(at_subscription, subscription).otherwise(""))
+        .withColumn("target", f.when(at_subscription, topic).otherwise(f.col("target")))
+        .withColumn("k1", hashes()[0])
+        .withColumn("plain", plain)
+    )
 
 
 def evidence(spoken: DataFrame) -> DataFrame:
@@ -86,6 +100,8 @@ def evidence(spoken: DataFrame) -> DataFrame:
     is_spool, is_restore = operation == Operation.SPOOL.value, operation == Operation.RESTORE.value
     settled = operation.isin(*_SETTLEMENTS)
     carried = is_send | is_divert | is_restore | is_spool
+    unknown = f.col("outcome") == Outcome.UNKNOWN.value
+    unaccepted = ~by_namespace & (unknown | (f.col("outcome") == Outcome.FAILED.value))
     marks: dict[str, Column] = {
         "accepted": ok & ~by_namespace & ((is_send | is_divert) & ~from_spool | is_spool),
         "direct": ok & ~by_namespace & is_send,
@@ -99,7 +115,9 @@ def evidence(spoken: DataFrame) -> DataFrame:
         "removed": ok & ~by_namespace & on_backlog & (operation == Operation.COMPLETE.value),
         "received": ok & ~by_namespace & ~on_backlog & settled,
         "failed": ~by_namespace & (f.col("outcome") == Outcome.FAILED.value) & carried,
-        "in_doubt": (f.col("outcome") == Outcome.UNKNOWN.value) & carried,
+        "in_doubt": unknown & carried,
+        "refused": unaccepted & (is_send | is_divert | is_spool),
+        "unanswered": ~by_namespace & unknown & (is_divert | is_spool),
         "namespace_home": ok & by_namespace & ~on_backlog & is_send,
         "namespace_received": ok & by_namespace & ~on_backlog & settled,
         "hashed": f.coalesce(f.col("id_hashed"), f.lit(False)),
@@ -109,6 +127,7 @@ def evidence(spoken: DataFrame) -> DataFrame:
     return spoken.select(
         "k1",
         *KEY,
+        "subscription",
         f.when(is_divert, f.col("episode")).alias("episode"),
         f.col("at").alias("first_at"),
         f.col("at").alias("last_at"),
@@ -130,12 +149,14 @@ def hashes() -> list[Column]:
 def weigh(evidence: DataFrame) -> DataFrame:
     """The sum of the evidence, one row for each message, as `messages`. Weighing sums again is allowed.
 
+    What was received at a topic's subscriptions has rows of its own, on the day of the message's own row.
+
     Sums, and a hash in place of the episode's name, have a fixed width: Spark aggregates them in a hash table. A text
     among them would make it sort all records, twice.
     """
     # A table that was built before a kind of evidence was known has none of it.
     sums = [f.coalesce(f.sum(name), f.lit(0)).cast("int").alias(name) for name in EVIDENCE]
-    weighed = evidence.groupBy(*KEY).agg(
+    weighed = evidence.groupBy(*KEY, "subscription").agg(
         f.max(f.when(f.col("episode").isNotNull(), f.xxhash64("episode"))).alias("episode_hash"),
         f.min("first_at").alias("first_at"),
         f.max("last_at").alias("last_at"),
@@ -146,8 +167,9 @@ def weigh(evidence: DataFrame) -> DataFrame:
     of_hash = f.xxhash64("episode").alias("episode_hash")
     named = evidence.where("episode is not null").groupBy(of_hash).agg(f.max("episode").alias("episode"))
     whole = weighed.join(f.broadcast(named), "episode_hash", "left")
-    day = utc_day(f.coalesce("diverted_at", "first_at")).alias("day")
-    return whole.select("*", *hashes(), day).select(*MESSAGES.names)
+    day = utc_day(f.coalesce("diverted_at", "first_at"))
+    own_day = f.min(f.when(f.col("subscription") == "", day)).over(Window.partitionBy("k1", "k2"))
+    return whole.select("*", *hashes()).withColumn("day", f.coalesce(own_day, day)).select(*MESSAGES.names)
 
 
 def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
@@ -157,8 +179,14 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
     """
     zero = f.lit(0)
     home = f.greatest(f.col("direct") + f.col("restored"), f.col("namespace_home"))
-    received = f.greatest(f.col("received"), f.col("namespace_received"))
-    known = messages.withColumn("home", home).withColumn("received", received)
+    been_inside = f.greatest("restored", "removed", "dead_lettered", "expired", "unspooled") > 0
+    untold = been_inside & (f.col("accepted") == 0) & (f.col("unanswered") == 0)
+    known = (
+        _with_subscriptions(messages)
+        .withColumn("home", home)
+        .withColumn("inferred", untold.cast("int"))
+        .withColumn("accepted", f.col("accepted") + f.col("inferred"))
+    )
     if require_receipts:
         merged = f.when(f.col("received") > 0, f.least("accepted", "home")).otherwise(zero)
         delivered = f.greatest(f.least("accepted", "received"), merged)
@@ -181,6 +209,24 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
         .withColumn("duplicates", f.greatest(zero, arrived - f.greatest(f.lit(1), "accepted")))
     )
     return judged.withColumn("verdict", _verdict()).select(*AUDIT.names)
+
+
+def _with_subscriptions(messages: DataFrame) -> DataFrame:
+    """The messages' own rows, with the receipts and the times that those of the subscriptions add."""
+    received = f.greatest("received", "namespace_received")
+    own = messages.where(f.col("subscription") == "").withColumn("received", received)
+    most = (
+        messages.where(f.col("subscription") != "")
+        .groupBy("k1", "k2")
+        .agg(f.max(received).alias("most"), f.min("first_at").alias("from"), f.max("last_at").alias("until"))
+    )
+    # `greatest` and `least` leave out what is null.
+    return (
+        own.join(most, ["k1", "k2"], "left")
+        .withColumn("received", f.greatest("received", "most"))
+        .withColumn("first_at", f.least("first_at", "from"))
+        .withColumn("last_at", f.greatest("last_at", "until"))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,4 +331,4 @@ def audit(silver: DataFrame, *, look: Look | None = None, require_receipts: bool
 
 def through_backlog(audited: DataFrame) -> DataFrame:
     """Only the messages that were accepted into a backlog or a spool."""
-    return audited.where((f.col("diverted") > 0) | (f.col("spooled") > 0))
+    return audited.where((f.col("diverted") > 0) | (f.col("spooled") > 0) | (f.col("inferred") > 0))

@@ -157,6 +157,11 @@ def doubts(report: Report) -> list[str]:
             f"{summary.unchecked:,} of the waiting were not looked for: in a spool, of a primary that was not named, "
             "with newer records than the look, or known by a hash without its salt."
         )
+    if summary.inferred:
+        found.append(
+            f"{_messages(summary.inferred)} in a backlog or spool without a record of the client that sent them: "
+            "counted as accepted once each."
+        )
     if summary.unrecorded:
         found.append(
             f"{_operations(summary.unrecorded)} could not be recorded, or were dropped with their file: what no build "
@@ -176,6 +181,10 @@ def doubts(report: Report) -> list[str]:
     if summary.unidentified:
         found.append(f"{_operations(summary.unidentified)} had no message id: their messages are not followed.")
     return found
+
+
+def _messages(count: int) -> str:
+    return "1 message was" if count == 1 else f"{count:,} messages were"
 
 
 def _operations(count: int) -> str:

@@ -103,6 +103,8 @@ _MESSAGE = (
     ("received", _INT, "copies that receivers settled"),
     ("failed", _INT, "attempts that were refused"),
     ("in_doubt", _INT, "attempts without an answer"),
+    ("refused", _INT, "attempts of the application's own sends, on any way, that were refused or had no answer"),
+    ("unanswered", _INT, "attempts to put it into a backlog or spool that had no answer"),
     ("hashed", _INT, "records that have a hash in place of the id"),
 )
 
@@ -111,23 +113,25 @@ MESSAGES = _table(
     "The evidence about every message that did not simply go to the primary; the other tables are made from it.",
     ("k1", _LONG, "first half of a hash of primary, target and message id"),
     ("k2", _LONG, "second half"),
+    ("subscription", _TEXT, "empty; or, in rows that only count receipts, the topic's subscription they are of"),
     *_MESSAGE,
     ("namespace_home", _INT, "copies that the primary's own ledger says it took"),
     ("namespace_received", _INT, "copies that the primary's own ledger says were settled"),
-    ("day", _DAY, "day of `diverted_at`, or of `first_at` if it was not; partition"),
+    ("day", _DAY, "day of `diverted_at`, or of `first_at` if it was not, by the message's own row; partition"),
 )
 
 AUDIT = _table(
     "audit",
     "What became of every message that was accepted into a backlog or a spool.",
     *_MESSAGE,
+    ("inferred", _INT, "of `accepted`: 1 where no client has told, but it was in a backlog or spool all the same"),
     ("home", _INT, "copies the primary took, by whichever record shows more"),
     ("delivered", _INT, "accepted copies that were delivered"),
     ("waiting", _INT, "accepted copies that still wait in a backlog or spool"),
     ("lost", _INT, "accepted copies of which nothing is left: there must be none"),
     ("duplicates", _INT, "copies beyond the accepted ones"),
     ("verdict", _TEXT, "lost, waiting, dead-lettered, expired, duplicated, never accepted or delivered"),
-    ("day", _DAY, "day of `diverted_at`; partition"),
+    ("day", _DAY, "day of `diverted_at`, or of `first_at` if no client has told; partition"),
 )
 
 OPERATIONS_DAILY = _table(

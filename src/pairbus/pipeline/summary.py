@@ -4,15 +4,17 @@ tables.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pairbus.ledger.files import closed_files, open_files, publish_orphans
+from pairbus.ledger.files import files_as_they_are, publish_orphans
 from pairbus.ledger.records import Operation, Outcome, Role, Route
 from pairbus.pipeline.audit import Look, audit
+from pairbus.pipeline.copies import told_apart
 from pairbus.pipeline.gold import operations_daily
 from pairbus.pipeline.silver import quarantine, read_lines, silver
 
@@ -47,6 +49,8 @@ class Summary:
     """Of those waiting: not found in the queues, but somebody may have carried them home and not told yet."""
     unchecked: int = 0
     """Of those waiting: not looked for, though the queues were looked into."""
+    inferred: int = 0
+    """Of those accepted: no client has told, but they were in a backlog or spool."""
 
     @property
     def balanced(self) -> bool:
@@ -84,8 +88,10 @@ def summarise(
     if not folder.is_dir():
         raise ValueError(f"The ledger folder {folder} does not exist; give the folder that clients record in.")
     publish_orphans(folder)
-    lines = read_lines(spark, [*closed_files(folder), *open_files(folder)])
-    return summarise_records(silver(lines), quarantine(lines), look=look, require_receipts=require_receipts)
+    with tempfile.TemporaryDirectory(prefix="pairbus-ledger-") as copied:
+        lines = read_lines(spark, files_as_they_are(folder, Path(copied)))
+        records = told_apart(silver(lines))
+        return summarise_records(records, quarantine(lines), look=look, require_receipts=require_receipts)
 
 
 def summarise_records(
@@ -103,7 +109,7 @@ def summarise_records(
     ).first()
     billed = operations_daily(records).where("in_bill").agg(_total(f.lit(True), "billed").alias("billed")).first()
     copies = ("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates")
-    travelled = ("diverted", "spooled", "restored")
+    travelled = ("diverted", "spooled", "restored", "inferred")
     audited = audit(records, look=look, require_receipts=require_receipts)
     doubted = _doubted(audited)
     sums = audited.agg(
@@ -135,18 +141,19 @@ def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFra
         _total(of_clients & (f.col("operation") == Operation.PING.value), "operations").alias("pings"),
     ).first()
     words = records.agg(*_words(), _unidentified()).first()
-    copies = ("dead_lettered", "expired", "waiting", "lost", "duplicates", "diverted", "spooled", "restored")
-    names = copies + _doubted(audited)
+    fates = ("dead_lettered", "expired", "waiting", "lost", "duplicates")
+    names = (*fates, "diverted", "spooled", "restored", "inferred", *_doubted(audited))
     sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in names)).first()
     assert done is not None
     assert words is not None
     assert sums is not None
     counts = {name: int(sums[name]) for name in names}
+    accepted = int(done["accepted"]) + counts["inferred"]
     undelivered = counts["dead_lettered"] + counts["expired"] + counts["waiting"] + counts["lost"]
     return Summary(
         **counts,
-        accepted=int(done["accepted"]),
-        delivered=int(done["accepted"]) - undelivered,
+        accepted=accepted,
+        delivered=accepted - undelivered,
         pings=int(done["pings"]),
         billed_operations=int(done["billed_operations"]),
         unidentified=int(words["unidentified"]),
