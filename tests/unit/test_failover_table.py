@@ -140,7 +140,12 @@ def test_a_ping_of_an_earlier_outage_does_not_heal_a_later_one() -> None:
     entity.handle(Event(EventKind.MARK_HEALTHY), 61.0)
     entity.handle(Event(EventKind.FAIL_OVER), 62.0)
     entity.handle(Event(EventKind.PING_SUCCEEDED, "ping", earlier), 63.0)
-    assert entity.state is EntityState.FAILED_OVER
+    assert state_of(entity) is EntityState.FAILED_OVER
+    entity.handle(Event(EventKind.DEADLINE), 122.0)
+    entity.handle(Event(EventKind.PING_SUCCEEDED, "ping", earlier), 123.0)
+    assert state_of(entity) is EntityState.FAILED_OVER
+    entity.handle(Event(EventKind.PING_SUCCEEDED, "ping", entity.era), 124.0)
+    assert state_of(entity) is EntityState.HEALTHY
 
 
 def test_a_failure_of_an_earlier_era_is_diverted_and_changes_nothing() -> None:
@@ -194,6 +199,7 @@ def test_a_pulled_queue_rests_for_all_and_comes_back() -> None:
     assert not rotation.pull("q/0", 1.0)
     assert {rotation.pick(fraction, 2.0) for fraction in (0.0, 0.5, 0.99)} == {"q/1"}
     assert rotation.pick(0.0, 2.0, without={"q/1"}) is None
+    assert (rotation.has_other("q/0", 2.0), rotation.has_other("q/1", 2.0)) == (True, False)
     assert rotation.next_return(2.0) == 61.0
     assert rotation.in_rotation(61.0) == ("q/0", "q/1")
     assert rotation.put_back("q/0")
