@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from pairbus.drill.census import Census
+from pairbus.drill.result import MOST_LOST_SHOWN
 from pairbus.drill.scenario import Entity
 from pairbus.drill.sending import Sent
 
@@ -26,3 +27,17 @@ def test_an_entity_that_detects_duplicates_keeps_what_it_has(copies: int, duplic
     account, lost = census.account(Entity("orders", duplicate_detection=True), SENT)
     assert account.duplicates == duplicates
     assert lost == ["c", "d"]
+
+
+def test_all_that_is_lost_is_counted_and_the_first_few_are_named() -> None:
+    ids = [f"m{number}" for number in range(MOST_LOST_SHOWN + 5)]
+    account, lost = Census().account(Entity("orders"), Sent(accepted=ids))
+    assert account.lost == len(ids)
+    assert lost == ids[:MOST_LOST_SHOWN]
+
+
+def test_what_another_entity_was_given_is_not_delivered_here() -> None:
+    census = Census({"orders": Counter({"a": 1}), "invoices": Counter({"a": 1, "b": 1})}, dead_lettered={"c"})
+    account, lost = census.account(Entity("orders"), SENT)
+    assert (account.delivered, account.dead_lettered, account.duplicates, account.lost) == (1, 1, 0, 2)
+    assert lost == ["b", "d"]

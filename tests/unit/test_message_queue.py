@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from pairbus.embedded.entities.entity import Seen
 from pairbus.embedded.entities.message import Changes, Entry, State
 from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue
 from pairbus.embedded.errors import MessageLockLostError, SessionCannotBeLockedError, SessionLockLostError
@@ -122,3 +123,15 @@ def test_a_renewed_session_outlives_its_first_end_and_keeps_what_it_holds() -> N
     assert (session.holder, entry.delivery_count) == (FIRST, 0)
     assert queue.due(2 * LOCK_MS - 1).lost_sessions == [session]
     assert (session.holder, entry.delivery_count) == (None, 1)
+
+
+def test_an_id_is_a_duplicate_until_its_window_is_over() -> None:
+    seen, changes = Seen(1), Changes()
+    assert not seen.is_duplicate("a", 0, 100, changes)
+    assert not seen.is_duplicate("b", 50, 100, changes)
+    assert seen.is_duplicate("a", 99, 100, changes)
+    assert seen.has("a", 99, 100)
+    assert not seen.has("a", 100, 100)
+    assert not seen.is_duplicate("a", 100, 100, changes)
+    assert changes.seen_drops == [(1, 0)]
+    assert seen.is_duplicate("b", 149, 100, changes)

@@ -83,6 +83,12 @@ def test_either_key_signs(authority: Authority, key: str) -> None:
     assert authority.check(token, "https://127.0.0.1:10/anything", NOW_MS).rights == RIGHTS
 
 
+def test_the_signature_covers_the_expiry_as_it_is_written(authority: Authority) -> None:
+    token = root_token().replace(f"se={LATER_S}", f"se=0{LATER_S}")
+    with pytest.raises(UnauthorizedError, match="InvalidSignature"):
+        authority.check(token, "sb://localhost:5672/contoso/orders", NOW_MS)
+
+
 @pytest.mark.parametrize(
     ("key_name", "key"),
     [("RootManageSharedAccessKey", "wrong"), ("unknown", "primary-root"), ("sender", "primary-root")],

@@ -13,6 +13,8 @@ from pairbus.errors import SpoolError, SpoolFullError, SpoolInUseError
 from pairbus.spool import Journal
 
 LIMIT = 1024 * 1024
+SYNCED_AT_EACH_COMMIT = 2
+"""SQLite's number for `synchronous = FULL`; with less, what was committed may be gone after a loss of power."""
 
 
 def test_the_messages_of_an_entity_leave_in_the_order_they_came(tmp_path: Path) -> None:
@@ -54,6 +56,23 @@ def test_a_full_journal_stores_nothing_of_the_call_and_says_so(tmp_path: Path) -
     journal.remove(journal.oldest("orders", most=1, most_bytes=10))
     journal.append("orders", [b"123", b"456"], 0)
     assert journal.depth == 2
+    journal.close()
+
+
+def test_the_limit_may_be_reached_and_is_known_to_the_next_owner(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, limit_bytes=10)
+    journal.append("orders", [b"12345", b"67890"], 0)
+    journal.close()
+    again = Journal(tmp_path, limit_bytes=10)
+    with pytest.raises(SpoolFullError):
+        again.append("orders", [b"1"], 0)
+    assert again.depth == 2
+    again.close()
+
+
+def test_every_append_is_synced_before_it_returns(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, limit_bytes=LIMIT)
+    assert journal._database.execute("PRAGMA synchronous").fetchone() == (SYNCED_AT_EACH_COMMIT,)
     journal.close()
 
 
