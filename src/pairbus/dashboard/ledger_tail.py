@@ -23,11 +23,10 @@ from pairbus.ledger.records import (
     is_backlog_queue,
 )
 from pairbus.publishing.flows import DAY_SECONDS
-from pairbus.publishing.records import Count
+from pairbus.publishing.records import Count, Kind
 
 READ_AT_ONCE_BYTES = 32 * 1024 * 1024
 _SILENT = LEDGER_OPERATIONS | {Operation.TRANSITION}
-_Kind = tuple[str, str, str, Operation, Route | None, Outcome, bool, bool]
 
 
 class _Line(msgspec.Struct):
@@ -54,7 +53,8 @@ class LedgerTail:
         self._decoder = msgspec.json.Decoder(_Line)
         self._day = -1
         self._offsets: dict[str, int] = {}
-        self._sums: dict[_Kind, list[int]] = {}
+        # By kind, and whether the namespace itself recorded it.
+        self._sums: dict[tuple[Kind, bool], list[int]] = {}
         self.unreadable = 0
         """Lines of today's files that are no records."""
         self.refused = 0
@@ -111,8 +111,8 @@ class LedgerTail:
         primary = line.entity.partition("/")[0] if on_backlog else line.namespace
         target = line.destination or line.entity
         own = line.role is Role.NAMESPACE
-        kind = (primary, line.namespace, target, line.operation, line.route, line.outcome, on_backlog, own)
-        sums = self._sums.setdefault(kind, [0, 0])
+        kind = (self._day, primary, line.namespace, target, line.operation, line.route, line.outcome, on_backlog)
+        sums = self._sums.setdefault((kind, own), [0, 0])
         sums[0] += 1
         sums[1] += billed_operations(line.operation, line.bytes, line.outcome) if line.billed is None else line.billed
 
@@ -128,18 +128,7 @@ class LedgerTail:
 
     def _counts(self, *, own: bool) -> list[Count]:
         return [
-            Count(
-                day=self._day,
-                primary=kind[0],
-                namespace=kind[1],
-                target=kind[2],
-                operation=kind[3],
-                route=kind[4],
-                outcome=kind[5],
-                on_backlog=kind[6],
-                operations=operations,
-                billed=billed,
-            )
-            for kind, (operations, billed) in self._sums.items()
-            if kind[7] is own
+            Count.of(kind, operations, billed)
+            for (kind, by_namespace), (operations, billed) in self._sums.items()
+            if by_namespace is own
         ]

@@ -96,6 +96,10 @@ class SyphonReport(msgspec.Struct, frozen=True, omit_defaults=True):
     pumps: list[PumpReport]
 
 
+Kind = tuple[int, str, str, str, Operation, Route | None, Outcome, bool]
+"""Day, primary, namespace, target, operation, route, outcome, on a backlog queue."""
+
+
 class Count(msgspec.Struct, frozen=True, omit_defaults=True):
     """Operations of one kind in one day: what the ledger's records of that kind would add up to."""
 
@@ -111,6 +115,11 @@ class Count(msgspec.Struct, frozen=True, omit_defaults=True):
     billed: int
     route: Route | None = None
     on_backlog: bool = False
+
+    @classmethod
+    def of(cls, kind: Kind, operations: int, billed: int) -> Count:
+        day, primary, namespace, target, operation, route, outcome, on_backlog = kind
+        return cls(day, primary, namespace, target, operation, outcome, operations, billed, route, on_backlog)
 
 
 class Flow(msgspec.Struct, array_like=True, frozen=True):

@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from pairbus.costs.billing import UNIT_BYTES, billed_operations
 from pairbus.ledger.records import Operation, Outcome, Route, is_backlog_queue
 from pairbus.publishing.flows import DAY_SECONDS, flows_of
-from pairbus.publishing.records import Count, Flow
+from pairbus.publishing.records import Count, Flow, Kind
 
 MOST_KINDS = 2_000
 OTHERS = "(others)"
-
-Kind = tuple[int, str, str, str, Operation, Route | None, Outcome, bool]
-"""Day, primary, namespace, target, operation, route, outcome, on a backlog queue."""
 
 
 class Tally:
@@ -68,21 +65,7 @@ class Tally:
             for kind in [kind for kind in self._counts if kind[0] < day - 1]:
                 operations, _ = self._counts.pop(kind)
                 _add(self._earlier, kind, operations)
-            return [
-                Count(
-                    day=kind[0],
-                    primary=kind[1],
-                    namespace=kind[2],
-                    target=kind[3],
-                    operation=kind[4],
-                    route=kind[5],
-                    outcome=kind[6],
-                    on_backlog=kind[7],
-                    operations=operations,
-                    billed=billed,
-                )
-                for kind, (operations, billed) in self._counts.items()
-            ]
+            return [Count.of(kind, operations, billed) for kind, (operations, billed) in self._counts.items()]
 
     def totals(self) -> dict[str, Flow]:
         """What has moved since the beginning, by primary."""
