@@ -120,6 +120,20 @@ def test_after_a_failure_only_one_message_is_tried_and_success_brings_the_others
     assert not any(isinstance(one, Send) for one in due(planner, 3.0)), "2 to 50 come first"
 
 
+def test_every_lock_is_renewed_in_time_also_those_of_what_is_only_held() -> None:
+    planner = planner_at_the_head()
+    arrived = [Delivery(number, raw(f"{number}"), object(), 30.0) for number in (1, 2, 3)]
+    planner.arrived(arrived, 0.0)
+    planner.sent(only_send(planner), DOWN, 0.0, 0.0)
+    assert planner.held == 2
+    assert planner.to_renew(29.0) == []
+    assert planner.to_renew(30.0) == arrived
+    planner.renewed(arrived, 60.0)
+    assert planner.to_renew(59.0) == []
+    planner.sent(only_send(planner, 59.0), None, 59.0, 0.0)
+    assert planner.to_renew(60.0) == [], "the first is home, the others were given back"
+
+
 def test_the_lowest_message_is_the_one_to_try_with_however_late_it_came() -> None:
     planner = planner_at_the_head()
     planner.arrived([delivery(1)], 0.0)
