@@ -202,11 +202,11 @@ class Facts:
     @property
     def message_key(self) -> str | None:
         """The message id as text, whatever its type: what duplicate detection compares."""
-        return _id_text(self.message_id)
+        return id_text(self.message_id)
 
     @property
     def correlation_key(self) -> str | None:
-        return _id_text(self.correlation_id)
+        return id_text(self.correlation_id)
 
     @property
     def application_properties(self) -> dict[str, Any]:
@@ -217,7 +217,8 @@ class Facts:
         return found
 
 
-def _id_text(value: str | UUID | ULong | bytes | None) -> str | None:
+def id_text(value: str | UUID | int | bytes | None) -> str | None:
+    """An id as text, whatever its type: one text for one id, wherever it is met."""
     if value is None or type(value) is str:
         return value
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -31,6 +31,7 @@ from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError, ServiceBusError
 
 from pairbus import envelope
+from pairbus.amqp.sections import id_text
 from pairbus.errors import ReservedPropertyError
 from pairbus.failover import ErrorDescription
 
@@ -276,9 +277,7 @@ def _id_of(message: SingleMessage) -> str | None:
     else:
         raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
         found = None if raw.properties is None else raw.properties.message_id
-    if isinstance(found, bytes):
-        return found.decode("utf-8", "replace")
-    return None if found is None else str(found)
+    return id_text(found)
 
 
 def schedule(message: Outgoing, at: Any) -> Outgoing:
