@@ -106,7 +106,11 @@ operations = [{ up_to = 10, price_per_million = "0" }, { price_per_million = "1"
         ("= [", f"= {'[' * 5000}", "is not TOML: it is nested too deeply"),
         ("up_to = 10", f"up_to = {'1' * 5000}", "is not TOML: it has a whole number of more than 64 bits"),
         ("up_to = 10", "up_to = true", "steps must grow"),
-        ("valid_from = 2025-01-01", "valid_from = 2025-01-01T00:00:00", "needs valid_from, a date"),
+        (
+            "valid_from = 2025-01-01",
+            "valid_from = 2025-01-01T00:00:00Z",
+            "has valid_from 2025-01-01T00:00:00+00:00, a time; prices hold from a day on, write 2025-01-01.",
+        ),
         ('"1"', '"1e999999"', "give a price as text"),
     ],
 )

@@ -67,8 +67,13 @@ def parse_tariff(text: str, where: str) -> Tariff:
         raise TariffError(f"The tariff {where} is not TOML: {error}.") from error
     _known(data, {"name", "valid_from", "currency", "source", "plans"}, where)
     for field, kind in (("name", str), ("valid_from", date), ("currency", str), ("source", str), ("plans", dict)):
-        if not isinstance(data.get(field), kind) or isinstance(data[field], datetime):  # which is a date, too
+        if not isinstance(data.get(field), kind):
             raise TariffError(f"The tariff {where} needs {field}, a {kind.__name__}; it has {data.get(field)!r}.")
+    if isinstance(begins := data["valid_from"], datetime):  # which is a date, too
+        raise TariffError(
+            f"The tariff {where} has valid_from {begins.isoformat()}, a time; prices hold from a day on, write "
+            f"{begins.date().isoformat()}."
+        )
     plans = {name: _plan(name, body, f"{where}, plan {name}") for name, body in data["plans"].items()}
     if not plans:
         raise TariffError(f"The tariff {where} has no plans; give at least one, such as [plans.standard].")
