@@ -94,8 +94,9 @@ def test_the_connection_string_is_the_emulators(tmp_path: Path) -> None:
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        message = refusal(EmbeddedServer("contoso", tmp_path / "data", port=port))
+        message = refusal(EmbeddedServer("contoso", tmp_path / "data", port=port, ledger=tmp_path / "ledger"))
     assert f"Port {port} of 127.0.0.1 cannot be used (Address already in use)" in message
+    assert list(tmp_path.iterdir()) == [], "nothing was made for a server that cannot be"
     serve(EmbeddedServer("contoso", tmp_path / "data", port=port), nothing)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.embedded.certificate import ServerCertificate, ensure_certificate
-from pairbus.embedded.listener import Listener
+from pairbus.embedded.listener import Listener, bind
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -50,7 +50,7 @@ def listen(
             max_connections=max_connections,
             first_byte_timeout_s=first_byte_timeout_s,
         )
-        listener.start("127.0.0.1", 0)
+        listener.start(bind("127.0.0.1", 0))
         try:
             async with asyncio.timeout(30):
                 await work(listener)

@@ -36,6 +36,7 @@ from pairbus.ledger import (
     publish_orphans,
     scribe,
 )
+from pairbus.ledger.files import files_as_they_are, give_final_name
 from pairbus.ledger.records import hashed_id
 
 LEDGER_WORDS = {Operation.OPEN, Operation.CLOSE, Operation.GAP}
@@ -460,7 +461,8 @@ def test_oldest_files_are_dropped_only_when_told_so_and_counted(tmp_path: Path) 
         writer.record(Operation.SEND, "contoso", "orders", message_id="new")
     assert not old.exists()
     records = read_folder(tmp_path)
-    assert [(r.count, r.cause) for r in records if r.operation is Operation.GAP] == [(20, "dropped")]
+    gaps = [(r.count, r.cause, r.entity) for r in records if r.operation is Operation.GAP]
+    assert gaps == [(20, "dropped", old.name)]
     assert [r.message_id for r in records if r.operation is Operation.SEND] == ["new"]
 
 
@@ -615,3 +617,55 @@ def test_ledger_files_are_private(tmp_path: Path) -> None:
 def test_backlog_queues_are_known_by_their_path() -> None:
     assert is_backlog_queue("contoso/X-ServiceBus-Transfer/0")
     assert not is_backlog_queue("orders")
+
+
+class Interrupted(str):
+    """A role that is looked at while its record is made: in that moment the writer is closed, from begin to end."""
+
+    writer: LedgerWriter
+
+    def __bool__(self) -> bool:
+        self.writer.close()
+        return True
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before the first record", "after some"])
+def test_a_record_that_is_made_while_the_writer_closes_is_counted(tmp_path: Path, begun: bool) -> None:
+    for batch in (False, True):
+        folder = tmp_path / str(batch)
+        writer = LedgerWriter(folder)
+        if begun:
+            writer.record(Operation.SEND, "contoso", "orders")
+            assert writer.flush()
+        role: Any = Interrupted("client")
+        role.writer = writer
+        if batch:
+            writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b", "c"], role=role)
+        else:
+            writer.record(Operation.SEND, "contoso", "orders", role=role)
+        assert len(operations(folder)) == begun
+        assert writer.unrecorded == (3 if batch else 1)
+
+
+def test_a_file_that_is_published_while_others_are_read_is_read_once(tmp_path: Path) -> None:
+    """Three files are open. While the second is read, the first, which was read, and the third are published."""
+    folder, copies = tmp_path / "ledger", tmp_path / "copies"
+    folder.mkdir()
+    copies.mkdir()
+    first, second, third = (folder / f"{name}.000001.jsonl.open" for name in "abc")
+    first.write_bytes(b"first\nhalf a li")
+    os.mkfifo(second)
+    third.write_bytes(b"third\n")
+    (folder / "z.000001.jsonl").write_bytes(b"old\n")
+
+    def publish_others() -> None:
+        with second.open("wb") as pipe:  # waits for its reader
+            give_final_name(first)
+            give_final_name(third)
+            pipe.write(b"second\n")
+
+    writer = threading.Thread(target=publish_others)
+    writer.start()
+    found = files_as_they_are(folder, copies)
+    writer.join()
+    assert sorted(path.read_bytes() for path in found) == [b"first\n", b"old\n", b"second\n", b"third\n"]

@@ -34,6 +34,20 @@ _log = logging.getLogger(__name__)
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has this address and takes no connections yet; OSError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setblocking(False)
+        bound.bind((host, port))
+    except (OSError, OverflowError):
+        bound.close()
+        raise
+    return bound
+
+
 class Listener:
     """Accepts on one address and hands each connection to the protocol it speaks."""
 
@@ -72,20 +86,11 @@ class Listener:
             del self._open[connection]
         return len(self._waiting) + len(self._handing_over) + len(self._open)
 
-    def start(self, host: str, port: int) -> None:
-        """Bind and accept from now on; OSError when the address cannot be had."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.setblocking(False)
-            listening.bind((host, port))
-            listening.listen(BACKLOG)
-        except OSError:
-            listening.close()
-            raise
-        self._socket = listening
-        asyncio.get_running_loop().add_reader(listening, self._accept)
+    def start(self, bound: socket.socket) -> None:
+        """Accept from now on, on a socket of `bind`; OSError when somebody else does."""
+        bound.listen(BACKLOG)
+        self._socket = bound
+        asyncio.get_running_loop().add_reader(bound, self._accept)
 
     async def stop_accepting(self) -> None:
         """Take no new connections; those that have not shown their protocol yet end."""

@@ -16,8 +16,9 @@ import logging
 import os
 import re
 import resource
+import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -122,14 +123,19 @@ class EmbeddedServer:
         _require_loopback(self.host)
         config = self._read_config()
         _raise_descriptor_limit(self._limits.max_connections)
-        try:
-            self._lock = _take_folder(self.data)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self.stop)
+            if self.data.exists():
+                # Whoever holds it is named, rather than the port that it has, too.
+                self._lock = _take_folder(self.data)
+            bound = self._bind()
+            undo.callback(bound.close)
+            if self._lock is None:
+                self._lock = _take_folder(self.data)
             await self._open()
             await self._apply(config)
-            self._listen()
-        except BaseException:
-            await self.stop()
-            raise
+            self._listen(bound)
+            undo.pop_all()
         _log.info("Namespace '%s' takes connections on port %s.", self.name, self.port)
 
     async def stop(self) -> None:
@@ -211,7 +217,23 @@ class EmbeddedServer:
         except BrokerError as error:
             raise ServerStartError(f"{self._config}: {error.description}") from None
 
-    def _listen(self) -> None:
+    def _bind(self) -> socket.socket:
+        from pairbus.embedded.listener import bind
+
+        with self._refusing_port():
+            return bind(self.host, self._wanted_port)
+
+    @contextlib.contextmanager
+    def _refusing_port(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ServerStartError(
+                f"Port {self._wanted_port} of {self.host} cannot be used ({reason}): choose another with --port."
+            ) from error
+
+    def _listen(self, bound: socket.socket) -> None:
         from pairbus.embedded.amqp import amqp_protocol_factory
         from pairbus.embedded.certificate import ensure_certificate
         from pairbus.embedded.listener import Listener
@@ -231,13 +253,8 @@ class EmbeddedServer:
             return self._endpoint.protocol()
 
         listener = Listener(amqp=amqp, http=http, tls=tls, max_connections=self._limits.max_connections)
-        try:
-            listener.start(self.host, self._wanted_port)
-        except (OSError, OverflowError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise ServerStartError(
-                f"Port {self._wanted_port} of {self.host} cannot be used ({reason}): choose another with --port."
-            ) from error
+        with self._refusing_port():
+            listener.start(bound)
         self._listener = listener
         if self._ledger is not None:
             self._ledger.address = f"{self.host}:{self.port}"

@@ -36,6 +36,24 @@ def open_files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{OPEN_SUFFIX}"))
 
 
+def files_as_they_are(folder: Path, copies: Path) -> list[Path]:
+    """All that is recorded now, each file once, for readers who take their time.
+
+    Open files are read at once and copied into the folder `copies`, as far as they have whole lines: they may be
+    published at any moment, also between the look for them and the look for published ones.
+    """
+    found = {}
+    for path in open_files(folder):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # published in this moment: it is among the others below
+            continue
+        copy = copies / path.name.removesuffix(_OPENNESS)
+        copy.write_bytes(content[: content.rfind(b"\n") + 1])
+        found[copy.name] = copy
+    return [*(path for path in closed_files(folder) if path.name not in found), *found.values()]
+
+
 def _age(path: Path) -> tuple[int, str]:
     try:
         return path.stat().st_mtime_ns, path.name

@@ -77,7 +77,7 @@ class Intake:
     An event in the queue marks a flush: set when all before it is out.
     """
 
-    __slots__ = ("_lock", "batched", "closing", "idle", "numbers", "queue", "unrecorded", "urgent", "wake")
+    __slots__ = ("_lock", "batched", "closing", "ended", "idle", "numbers", "queue", "unrecorded", "urgent", "wake")
 
     def __init__(self) -> None:
         self.queue: deque[Record | Batch | threading.Event] = deque()
@@ -86,6 +86,7 @@ class Intake:
         self.unrecorded = 0
         self.idle = False
         self.closing = False
+        self.ended = False
         self.wake = threading.Event()
         self.urgent = threading.Event()
         self._lock = threading.Lock()
@@ -107,6 +108,28 @@ class Intake:
     def count_unrecorded(self, count: int) -> None:
         with self._lock:
             self.unrecorded += count
+
+    def end(self) -> None:
+        """Nobody takes from the queue any more: what is in it, and what is still put there, is counted.
+
+        First it is announced, then the queue is looked at: whoever adds to it afterwards sees the announcement, because
+        one who adds looks whether the scribe is idle.
+        """
+        self.ended = True
+        self.idle = True
+        self.count_what_is_left()
+
+    def count_what_is_left(self) -> None:
+        while True:
+            try:
+                item = self.queue.popleft()
+            except IndexError:
+                return
+            if isinstance(item, Batch):
+                self.batch_taken(item)
+                self.count_unrecorded(len(item))
+            elif isinstance(item, Record):
+                self.count_unrecorded(1)
 
     def take_unrecorded(self) -> int:
         with self._lock:
@@ -156,7 +179,12 @@ class Scribe:
                 _log.exception("The ledger in %s failed in a way nobody thought of; it goes on.", self._folder)
                 self._intake.urgent.wait(_RETRY_SECONDS)
             self._wait()
-        self._finish()
+        try:
+            self._finish()
+        finally:
+            self._intake.end()
+        if self._intake.unrecorded:
+            _log.warning("The ledger in %s closed without %d operations.", self._folder, self._intake.unrecorded)
 
     def let_go_of_parents_file(self) -> None:
         """In a forked child: the file and its lock are the parent's."""
@@ -262,7 +290,7 @@ class Scribe:
             return msgspec.structs.replace(record, message_id=message_id)
         return msgspec.structs.replace(record, message_id=hashed_id(message_id, self._id_salt), id_hashed=True)
 
-    def _word(self, operation: Operation, *, count: int = 1, cause: str | None = None) -> None:
+    def _word(self, operation: Operation, *, count: int = 1, cause: str | None = None, entity: str = "") -> None:
         """A record of the ledger about itself."""
         self._encode(
             Record(
@@ -272,6 +300,7 @@ class Scribe:
                 at_us=time.time_ns() // 1000,
                 role=self._role,
                 operation=operation,
+                entity=entity,
                 count=count,
                 cause=cause,
             )
@@ -356,7 +385,8 @@ class Scribe:
                 excess -= path.stat().st_size
                 operations = _operations_in(path)
                 path.unlink()
-                self._word(Operation.GAP, count=operations, cause="dropped")
+                # With the file's name: readers know whether they have read it.
+                self._word(Operation.GAP, count=operations, cause="dropped", entity=path.name)
         if excess > 0:
             limit = self._limits.folder_bytes
             raise OSError(0, f"its files have reached the limit of {limit} bytes")
@@ -404,11 +434,7 @@ class Scribe:
             self._try_to_write()
         self._try_to_publish()
         self._let_go()
-        waiting = (len(i) if isinstance(i, Batch) else isinstance(i, Record) for i in list(self._intake.queue))
-        missing = self._chunk_operations + sum(waiting) + self._intake.unrecorded
-        if missing:
-            _log.warning("The ledger in %s closed without %d operations.", self._folder, missing)
-            self._intake.unrecorded = missing
+        self._intake.count_unrecorded(self._chunk_operations)
 
 
 def _write_all(descriptor: int, data: bytearray) -> None:

@@ -211,6 +211,8 @@ class LedgerWriter:
         with self._start_lock:
             self._intake.closing = True
             thread = self._thread
+            if thread is None:
+                self._intake.end()
         _writers.discard(self)
         if thread is not None:
             self._intake.hurry()
@@ -225,6 +227,10 @@ class LedgerWriter:
         self.close()
 
     def _rouse(self) -> None:
+        if self._intake.ended:
+            # Closed while this record was being made, and nobody comes for it any more.
+            self._intake.count_what_is_left()
+            return
         self._intake.wake.set()
         if self._thread is not None:
             return
