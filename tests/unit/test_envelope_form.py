@@ -215,6 +215,22 @@ def test_reserved_names_are_found_as_text_and_as_bytes() -> None:
     assert envelope.reserved_names(["x-ms-other"]) == ()
 
 
+def test_hundreds_of_parts_keep_their_limit() -> None:
+    """Numbers above 127 and contents above 255 bytes take more room than small ones."""
+    content = bytes(200_000)
+    pieces = envelope.split(content, "orders", "a", 500)
+    assert len(pieces) > 300
+    assert max(map(len, pieces)) <= 500
+    assert envelope.join([part for piece in pieces if (part := envelope.read(piece).part)]) == content
+
+
+def test_a_trace_travels_with_the_backlog_form_and_stays_there() -> None:
+    raw = encoded(ServiceBusMessage("x", message_id="m"))
+    form = envelope.to_backlog(raw, "orders", trace_parent="00-ab-cd-01")
+    assert envelope.read(form).trace_parent == "00-ab-cd-01"
+    assert restored(form) == raw
+
+
 def test_parts_that_do_not_fit_together_are_refused() -> None:
     form = envelope.to_backlog(encoded(ServiceBusMessage("x" * 1000)), "orders")
     parts = [envelope.read(raw).part for raw in envelope.split(form, "orders", "a", 600)]

@@ -213,6 +213,28 @@ def test_locks_are_renewed_as_long_as_a_send_takes() -> None:
     run_in_virtual_time(main())
 
 
+def test_what_another_syphon_took_while_it_waited_here_is_not_sent_again() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(lock_seconds=60)
+        down = True
+        transport.behave = lambda destination, raws: UNAVAILABLE if down else None
+        queue = transport.queue(QUEUE)
+        first, *_ = queue.put(*(backlog(name) for name in ("first", "second", "third")))
+        pump = pump_for(transport)
+        running = asyncio.ensure_future(pump.run())
+        await asyncio.sleep(20)
+        del queue.messages[first]  # our lock was lost, and the other one carried it home
+        await asyncio.sleep(20)
+        assert transport.calls["renew"] >= 3
+        down = False
+        await asyncio.sleep(200)
+        assert names(transport) == ["second", "third"]
+        assert not queue.messages
+        await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
 def test_a_hanging_destination_does_not_hold_up_the_others() -> None:
     async def main() -> None:
         transport = MemoryTransport()
@@ -326,7 +348,9 @@ def test_parts_whose_completion_failed_are_gathered_again_and_the_message_is_not
         parts = envelope.split(backlog("large", body=bytes(9000)), "orders", "one", 4000)
 
         def behave(destination: str, raws: Sequence[bytes]) -> None:
-            queue.messages[2].owner = object()  # while the primary takes it, one lock is lost to somebody else
+            # While the primary takes it, one lock is lost to somebody else, who keeps it for longer than we do.
+            queue.messages[2].owner = object()
+            queue.messages[2].locked_until = 50.0
 
         transport.behave = behave
         queue.put(*parts, backlog("next", "invoices"))
@@ -335,7 +359,9 @@ def test_parts_whose_completion_failed_are_gathered_again_and_the_message_is_not
         await asyncio.sleep(0.1)
         assert names(transport) == ["large"]
         assert set(queue.messages) == {1, 2, 3}, "all of its parts are there, or none"
-        await asyncio.sleep(60)
+        await asyncio.sleep(45)
+        assert set(queue.messages) == {1, 2, 3}, "also when some of them have come again"
+        await asyncio.sleep(120)
         assert names(transport) == ["large"]
         assert not queue.messages
         assert not queue.dead
