@@ -48,6 +48,28 @@ def test_an_acknowledged_message_is_on_disk(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+def test_what_an_acknowledgement_leads_to_does_not_overtake_those_that_wait(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        happened: list[str] = []
+        last = asyncio.Event()
+
+        def follow() -> None:
+            happened.append("what follows from the first")
+            last.set()
+
+        def first_done(_: BrokerError | None) -> None:
+            happened.append("first")
+            broker._commits.after(follow)
+
+        broker.send("q", [raw("one")], first_done)
+        broker.send("q", [raw("two")], lambda _: happened.append("second"))
+        await last.wait()
+        assert happened == ["first", "second", "what follows from the first"]
+
+    run(test, tmp_path)
+
+
 def test_nothing_is_acknowledged_while_the_disk_refuses_and_all_of_it_once_it_works(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
         await broker.create_queue(QueueDescription("q"))

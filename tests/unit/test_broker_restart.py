@@ -56,6 +56,22 @@ def test_duplicates_of_before_the_restart_are_known(tmp_path: Path) -> None:
     play(tmp_path, before, after)
 
 
+def test_nothing_of_a_deleted_queue_is_left_for_the_restart(tmp_path: Path) -> None:
+    async def before(broker: Broker) -> None:
+        await broker.create_queue(QueueDescription("q", requires_duplicate_detection=True, requires_session=True))
+        await send(broker, "q", raw("one", session_id="s"))
+        await broker.delete_queue("q")
+
+    async def after(broker: Broker) -> None:
+        await broker.create_queue(QueueDescription("q", requires_duplicate_detection=True))
+        await send(broker, "q", raw("one"))
+        assert Inbox(broker, "q").ids == ["one"]
+        await broker.delete_queue("q")
+
+    play(tmp_path, before, after)
+    assert [rows(tmp_path, table) for table in ("entity", "entry", "payload", "seen", "sequence", "session")] == [0] * 6
+
+
 def test_a_lock_of_before_the_restart_fits_no_message_after_it(tmp_path: Path) -> None:
     tokens: list[bytes] = []
 

@@ -182,6 +182,8 @@ def test_deduct_gives_only_the_time_that_is_left() -> None:
     assert read_facts(restored(form, **late, enqueued_ms=NOON_MS - 59_000)).ttl_ms == 1_000
     outcome = envelope.restore(form, policy="deduct", now_ms=NOON_MS, enqueued_ms=NOON_MS - 61_000)
     assert outcome == Expired("orders", 1_000)
+    outcome = envelope.restore(form, policy="deduct", now_ms=NOON_MS, enqueued_ms=NOON_MS - 60_000)
+    assert outcome == Expired("orders", 0)
 
 
 def test_a_scheduled_message_ages_from_its_time_not_from_its_storing() -> None:

@@ -20,6 +20,7 @@ from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.verdicts import SendError, Verdict
 from pairbus.testing.memory_transport import MemoryReceiver, MemoryTransport
+from pairbus.testing.virtual_time import run_in_virtual_time
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 
@@ -164,6 +165,21 @@ def test_a_restore_without_an_answer_is_recorded_as_unknown(tmp_path: Path, in_d
     asyncio.run(main())
     restores = [one.get("outcome", "ok") for one in written(tmp_path) if one["operation"] == "restore"]
     assert restores == [outcome, "ok"]
+
+
+def test_a_restore_that_took_too_long_is_recorded_as_unknown(tmp_path: Path) -> None:
+    async def main() -> None:
+        transport = MemoryTransport(send_seconds=0.0)
+        answers = [120.0]
+        transport.behave = lambda destination, raws: answers.pop() if answers else None
+        transport.queue(QUEUE).put(backlog("one"))
+        with LedgerWriter(tmp_path, role=Role.SYPHON) as ledger:
+            logbook = Logbook(QUEUE, "contoso", "standby", ledger)
+            await Pump(QUEUE, transport, PumpOptions(PumpRules(), send_timeout=60.0), logbook).run(once=True)
+
+    run_in_virtual_time(main())
+    restores = [one.get("outcome", "ok") for one in written(tmp_path) if one["operation"] == "restore"]
+    assert restores == ["unknown", "ok"]
 
 
 def test_a_message_in_parts_is_buried_under_its_own_id_and_once(tmp_path: Path) -> None:
