@@ -273,6 +273,21 @@ def test_a_transaction_happens_whole_or_not_at_all(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+def test_a_transaction_settles_a_message_once(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("in"))
+        await send(broker, "in", raw("one"))
+        inbox = Inbox(broker, "in")
+        txn = broker.begin_transaction()
+        await settle(broker, "in", inbox.got[0], Complete(), txn)
+        with pytest.raises(MessageLockLostError, match="settled in this transaction already"):
+            await settle(broker, "in", inbox.got[0], Complete(), txn)
+        await answered(lambda done: broker.discharge(txn, False, done))
+        assert broker.counts("in").message_count == 0
+
+    run(test, tmp_path)
+
+
 def test_waiting_for_a_session_ends_with_one_or_with_a_timeout(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
         await broker.create_queue(QueueDescription("q", requires_session=True))

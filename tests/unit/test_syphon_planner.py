@@ -291,6 +291,7 @@ def test_a_rate_gives_what_was_earned_and_says_when_more_comes() -> None:
     assert rate.take(100, 0.4) == 2
     rate.give_back(2)
     assert rate.take(100, 0.4) == 2
+    assert rate.take(100, 3600.0) == 5, "an idle hour earns no more than a second"
     with pytest.raises(ValueError, match="rate is 0"):
         RateLimit(0)
 

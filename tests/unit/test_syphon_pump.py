@@ -9,6 +9,7 @@ import pytest
 
 from pairbus import envelope
 from pairbus.amqp.sections import read_facts
+from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import CredentialRefusedError
 from pairbus.syphon.outcomes import Carried, Logbook
 from pairbus.syphon.pauses import RateLimit
@@ -17,7 +18,7 @@ from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.service import Syphon
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import SendError, Verdict
-from pairbus.testing.memory_transport import MemoryTransport
+from pairbus.testing.memory_transport import MemoryReceiver, MemoryTransport
 from pairbus.testing.virtual_time import run_in_virtual_time
 
 QUEUE = "contoso/x-servicebus-transfer/0"
@@ -209,6 +210,31 @@ def test_locks_are_renewed_as_long_as_a_send_takes() -> None:
         assert names(transport) == [f"{n}" for n in range(10)]
         assert pump.logbook.counts.locks_lost == 0
         assert pump.logbook.counts.renewed >= 10 * 15
+
+    run_in_virtual_time(main())
+
+
+def test_a_renewal_under_way_is_not_asked_for_again() -> None:
+    class SlowToRenew(MemoryTransport):
+        async def open_receiver(self, queue: str) -> MemoryReceiver:
+            receiver = await super().open_receiver(queue)
+            renew = receiver.renew
+
+            async def slowly(deliveries: Sequence[Delivery]) -> tuple[float, list[Delivery]]:
+                await asyncio.sleep(4)
+                return await renew(deliveries)
+
+            receiver.renew = slowly  # type: ignore[method-assign]
+            return receiver
+
+    async def main() -> None:
+        transport = SlowToRenew(lock_seconds=60)
+        transport.behave = lambda destination, raws: 50.0
+        transport.queue(QUEUE).put(*(backlog(f"{n}") for n in range(10)))
+        pump = pump_for(transport)
+        await pump.run(once=True)
+        assert transport.calls["renew"] == 10
+        assert pump.logbook.counts.locks_lost == 0
 
     run_in_virtual_time(main())
 
@@ -642,6 +668,19 @@ def test_a_missing_queue_is_said_once_and_tried_again_ever_more_seldom(caplog: p
         assert names(transport) == ["a"]
         assert pump.last_error is None
         await stopped(pump, running)
+
+    run_in_virtual_time(main())
+
+
+def test_once_waits_for_what_is_in_other_hands() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        queue = transport.queue(QUEUE)
+        queue.put(backlog("a"))
+        queue.messages[1].owner, queue.messages[1].locked_until = object(), 300.0
+        await pump_for(transport).run(once=True)
+        assert names(transport) == ["a"]
+        assert not queue.messages
 
     run_in_virtual_time(main())
 
