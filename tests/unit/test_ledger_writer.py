@@ -261,6 +261,24 @@ def test_a_full_disk_stops_nobody_and_is_counted(tmp_path: Path, monkeypatch: py
     assert written[0].message_id == "first"
 
 
+def test_the_messages_of_a_waiting_batch_count_against_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(room=0)
+    monkeypatch.setattr(os, "write", disk)
+    monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
+    with LedgerWriter(tmp_path, limits=LedgerLimits(flush_seconds=0.001, pending_records=50)) as writer:
+        writer.record(Operation.SEND, "contoso", "orders", message_id="first")
+        wait_until(lambda: disk.refused > 0)
+        writer.record_batch(Operation.SEND, "contoso", "orders", [str(number) for number in range(50)])
+        writer.record(Operation.SEND, "contoso", "orders", message_id="one more")
+        writer.record_batch(Operation.SEND, "contoso", "orders", ["two", "more"])
+        assert writer.unrecorded == 3
+        disk.room = 1_000_000
+    written = [r.message_id for r in read_folder(tmp_path) if r.operation is Operation.SEND]
+    assert written == ["first", *map(str, range(50))]
+
+
 def test_a_disk_that_stays_full_does_not_keep_close_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
