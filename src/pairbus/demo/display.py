@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pairbus import EntityState
+from pairbus.demo.background import in_background
 
 PLAIN_EVERY_SECONDS = 5.0
 DRAWN_PER_SECOND = 4
@@ -85,19 +86,12 @@ class PlainNarrator:
 
     @contextmanager
     def watching(self, look: Look) -> Iterator[None]:
-        stop = threading.Event()
-
-        def tell() -> None:
+        def tell(stop: threading.Event) -> None:
             while not stop.wait(PLAIN_EVERY_SECONDS):
                 self.say(look().line)
 
-        thread = threading.Thread(target=tell, name="state of affairs", daemon=True)
-        thread.start()
-        try:
+        with in_background("state of affairs", tell):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
 
 class LiveNarrator:

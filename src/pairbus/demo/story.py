@@ -19,6 +19,7 @@ from azure.core.exceptions import AzureError
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
 from pairbus import EntityState, PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions, pair_namespace
+from pairbus.demo.background import in_background
 from pairbus.demo.counting import Cost, Result, conclude, count
 from pairbus.demo.display import Affairs, Narrator, QuietNarrator, Standing, narrator
 from pairbus.demo.interrupts import deferred_interrupts, enter
@@ -277,9 +278,8 @@ class _Stage:
     def _measuring(self, standby: ServiceBusAdministrationClient) -> Iterator[None]:
         """Asks for the depth of the backlog now and then, on a thread of its own: the display does not wait."""
         self._standby = standby
-        stop = threading.Event()
 
-        def measure() -> None:
+        def measure(stop: threading.Event) -> None:
             with self._pair.secondary.admin() as admin:
                 while not stop.wait(MEASURED_EVERY_SECONDS):
                     try:
@@ -287,13 +287,8 @@ class _Stage:
                     except AzureError:
                         self._backlog = None
 
-        thread = threading.Thread(target=measure, name="depth of the backlog", daemon=True)
-        thread.start()
-        try:
+        with in_background("depth of the backlog", measure):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
 
 def _create_entities(admin: ServiceBusAdministrationClient) -> None:

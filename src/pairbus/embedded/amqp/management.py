@@ -7,6 +7,7 @@ address the request names; the SDK names none, and gets it on the node's latest 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.engine import Incoming, Link
@@ -57,8 +58,8 @@ class ReplyLink(QuietEnd):
         self._link.send(self._sent.to_bytes(8, "big"), raw, settled=True)
 
 
-class CbsLink(QuietEnd):
-    """Takes tokens."""
+class RequestLink(QuietEnd, ABC):
+    """Takes requests; each is settled when it is read, and answered on the node's reply link."""
 
     def __init__(self, connection: ServerConnection, link: Link) -> None:
         self._connection = connection
@@ -76,6 +77,16 @@ class CbsLink(QuietEnd):
             delivery.settle(Rejected(AmqpError("amqp:decode-error", str(error))))
             return
         delivery.settle()
+        self._asked(request)
+
+    @abstractmethod
+    def _asked(self, request: Request) -> None: ...
+
+
+class CbsLink(RequestLink):
+    """Takes tokens."""
+
+    def _asked(self, request: Request) -> None:
         status, description = self._put_token(request)
         self._connection.reply("$cbs", request.reply_to, cbs_reply(request, status, description))
 
@@ -94,28 +105,16 @@ class CbsLink(QuietEnd):
         return 202, "Accepted"
 
 
-class ManagementLink(QuietEnd):
+class ManagementLink(RequestLink):
     """Takes requests about one entity."""
 
     def __init__(self, connection: ServerConnection, link: Link, node: str, entity: str) -> None:
+        super().__init__(connection, link)
         self.path = entity
         self._node = node
-        self._connection = connection
-        self._link = link
         self._hung: list[Request] = []
 
-    def open(self) -> None:
-        self._link.accept()
-        self._link.grant(CREDIT)
-
-    def received(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
-        self._link.grant(1)
-        try:
-            request = Request.read(raw)
-        except AmqpDecodeError as error:
-            delivery.settle(Rejected(AmqpError("amqp:decode-error", str(error))))
-            return
-        delivery.settle()
+    def _asked(self, request: Request) -> None:
         fault = self._connection.faults.fault_of(self.path)
         if fault is None or not self._faulty(fault, request):
             self._carry_out(request)
