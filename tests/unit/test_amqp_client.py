@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
 
 from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
 from pairbus.amqp.outcomes import AmqpError
-from pairbus.embedded.entities.descriptions import QueueDescription
 from pairbus.embedded.faults import Fault
-from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, data_message
+from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 
 SECONDS = 20.0
-
-
-def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
-            await stage.broker.create_queue(QueueDescription("orders"))
-            await play(stage)
-
-    asyncio.run(run())
 
 
 def test_a_sender_keeps_to_its_window(tmp_path: Path) -> None:

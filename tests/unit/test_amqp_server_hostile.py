@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,9 @@ from pairbus.amqp.client import ClientConnection, LinkLostError
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.sasl import AMQP_HEADER, SaslExchange
 from pairbus.amqp.types import Described, UInt, ULong, encode
-from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, data_message
+from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 
-SECONDS = 30.0
 GREETING = SaslExchange(server=False).start() + AMQP_HEADER
-
-
-def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]], limits: EngineLimits | None = None) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(SECONDS), amqp_stage(folder, engine_limits=limits) as stage:
-            await stage.broker.create_queue(QueueDescription("orders"))
-            await play(stage)
-
-    asyncio.run(run())
 
 
 def frame(code: int, *fields: object, channel: int = 0) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -14,23 +13,8 @@ from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Released, State
 from pairbus.amqp.sections import Sections, read_facts
 from pairbus.amqp.types import decode
-from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.testing.amqp_stage import BATCH_FORMAT, AmqpStage, amqp_stage, batch, data_message
+from pairbus.testing.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_message, on_stage
 from pairbus.testing.clock import ManualClock
-
-SECONDS = 20.0
-
-
-def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
-            await stage.broker.create_queue(QueueDescription("orders", lock_duration_ms=60_000))
-            await stage.broker.create_queue(QueueDescription("sessions", requires_session=True))
-            await stage.broker.create_topic(TopicDescription("events"))
-            await stage.broker.create_subscription(SubscriptionDescription("events", "all"))
-            await play(stage)
-
-    asyncio.run(run())
 
 
 def advance(stage: AmqpStage, seconds: float) -> None:

@@ -13,23 +13,16 @@ import pytest
 from pairbus.amqp.client import ClientConnection, Received, Reply
 from pairbus.amqp.sections import Sections, read_facts
 from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, decode, encode
-from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.testing.amqp_stage import BATCH_FORMAT, AmqpStage, amqp_stage, batch, data_message
+from pairbus.testing.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_message, on_stage
 
-SECONDS = 20.0
 LATER_MS = 600_000
 
 
-def on_stage(folder: Path, play: Callable[[AmqpStage, ClientConnection], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
-            await stage.broker.create_queue(QueueDescription("orders"))
-            await stage.broker.create_queue(QueueDescription("sessions", requires_session=True))
-            await stage.broker.create_topic(TopicDescription("events"))
-            await stage.broker.create_subscription(SubscriptionDescription("events", "all"))
-            await play(stage, await stage.connect())
+def connected(folder: Path, play: Callable[[AmqpStage, ClientConnection], Awaitable[None]]) -> None:
+    async def with_connection(stage: AmqpStage) -> None:
+        await play(stage, await stage.connect())
 
-    asyncio.run(run())
+    on_stage(folder, with_connection)
 
 
 def scheduled(at_ms: int) -> bytes:
@@ -56,7 +49,7 @@ def test_peek_shows_without_taking(tmp_path: Path) -> None:
         assert [read_facts(entry["message"]).message_id for entry in body["messages"]] == ["0", "1"]
         assert stage.broker.counts("orders").active == 3
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 def test_locks_are_renewed_and_messages_settled_by_their_tokens(tmp_path: Path) -> None:
@@ -90,7 +83,7 @@ def test_locks_are_renewed_and_messages_settled_by_their_tokens(tmp_path: Path) 
             {"seen": True},
         ]
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 def test_a_lost_lock_is_named(tmp_path: Path) -> None:
@@ -103,7 +96,7 @@ def test_a_lost_lock_is_named(tmp_path: Path) -> None:
             reply = await connection.manage("orders", operation, body)
             assert (reply.status, reply.condition) == (410, "com.microsoft:message-lock-lost")
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 def test_messages_are_scheduled_and_cancelled(tmp_path: Path) -> None:
@@ -122,7 +115,7 @@ def test_messages_are_scheduled_and_cancelled(tmp_path: Path) -> None:
         )
         assert reply.condition == "com.microsoft:message-not-found"
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 @pytest.mark.parametrize("settle_mode", [0, 1])
@@ -145,7 +138,7 @@ def test_deferred_messages_come_by_their_numbers(tmp_path: Path, settle_mode: in
         assert again.condition == "com.microsoft:message-not-found"
         assert len(stage.broker.peek("orders", 0, 10, None)) == settle_mode
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 def test_session_state_locks_and_listing(tmp_path: Path) -> None:
@@ -167,7 +160,7 @@ def test_session_state_locks_and_listing(tmp_path: Path) -> None:
         reply = await connection.manage("sessions", "get-message-sessions", page | {"skip": 2})
         assert reply.status == 204
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 def test_messages_are_deleted_in_bulk(tmp_path: Path) -> None:
@@ -177,7 +170,7 @@ def test_messages_are_deleted_in_bulk(tmp_path: Path) -> None:
         assert good(await connection.manage("orders", "batch-delete-messages", request)) == {"message-count": 3}
         assert stage.broker.counts("orders").active == 2
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 def test_rules_are_added_listed_and_removed(tmp_path: Path) -> None:
@@ -209,7 +202,7 @@ def test_rules_are_added_listed_and_removed(tmp_path: Path) -> None:
         missing = await connection.manage(entity, "remove-rule", {"rule-name": "sql"})
         assert missing.status == 404
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +235,7 @@ def test_bad_requests_are_refused_with_a_sentence(
             await connection.manage(entity, "peek-message", {"from-sequence-number": 0, "message-count": 1})
         ).is_good
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)
 
 
 def test_replies_find_their_requests(tmp_path: Path) -> None:
@@ -257,4 +250,4 @@ def test_replies_find_their_requests(tmp_path: Path) -> None:
         found = [read_facts(good(reply)["messages"][0]["message"]).message_id for reply in replies]
         assert found == [str(number) for number in range(20)]
 
-    on_stage(tmp_path, play)
+    connected(tmp_path, play)

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from pairbus.amqp.client import ClientConnection, LinkLostError, TokenRefusedError
-from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, data_message
+from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 from pairbus.testing.clock import ManualClock
-
-SECONDS = 20.0
-
-
-def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
-            await stage.broker.create_queue(QueueDescription("orders"))
-            await stage.broker.create_queue(QueueDescription("orders-too"))
-            await play(stage)
-
-    asyncio.run(run())
 
 
 def test_without_a_token_no_link_opens(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,7 @@ from pairbus.amqp.client import ClientConnection, Receiver, Sender
 from pairbus.amqp.engine import Link, Outgoing
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected, State, Transactional
 from pairbus.amqp.types import Described, ULong, encode
-from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, data_message
-
-SECONDS = 20.0
-
-
-def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
-            await stage.broker.create_queue(QueueDescription("orders"))
-            await play(stage)
-
-    asyncio.run(run())
+from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 
 
 class Coordinator:

@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, RefusedError
-from pairbus.embedded.entities.descriptions import QueueDescription
 from pairbus.embedded.faults import Fault
-from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, data_message
+from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 
-SECONDS = 20.0
 PEEK = {"from-sequence-number": 0, "message-count": 1}
-
-
-def on_stage(folder: Path, play: Callable[[AmqpStage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
-            await stage.broker.create_queue(QueueDescription("orders"))
-            await stage.broker.create_queue(QueueDescription("healthy"))
-            await play(stage)
-
-    asyncio.run(run())
 
 
 async def other_entities_work(stage: AmqpStage) -> None:
     connection = await stage.connect()
-    await (await connection.open_sender("healthy")).send(data_message(b"x"))
+    await (await connection.open_sender("orders-too")).send(data_message(b"x"))
     await connection.close()
 
 
 async def answers_so_far(connection: ClientConnection) -> None:
     """Wait until the server has read all that was sent before on this connection, whatever it made of it."""
-    await connection.manage("healthy", "peek-message", PEEK)
+    await connection.manage("orders-too", "peek-message", PEEK)
 
 
 def test_refusing_an_entity_cuts_its_connections_and_refuses_its_links(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ them start a whole server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,17 @@ from pairbus.embedded.amqp import amqp_protocol_factory
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Clock
 from pairbus.embedded.entities.authorization import AuthorizationRule
+from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.faults import FaultSwitchboard
 from pairbus.embedded.limits import Limits
 from pairbus.embedded.security import Authority, sign
 from pairbus.embedded.store import Store
 from pairbus.testing.clock import ManualClock
 
-__all__ = ["BATCH_FORMAT", "AmqpStage", "amqp_stage", "batch", "data_message"]
+__all__ = ["BATCH_FORMAT", "AmqpStage", "amqp_stage", "batch", "data_message", "on_stage"]
+
+PLAY_SECONDS = 60.0
+"""For what waits in vain; a play takes much less."""
 
 _KEYS = {
     "root": frozenset({"Manage", "Send", "Listen"}),
@@ -71,6 +75,25 @@ async def amqp_stage(
     finally:
         server.close()
         await broker.close()
+
+
+def on_stage(
+    folder: Path, play: Callable[[AmqpStage], Awaitable[None]], engine_limits: EngineLimits | None = None
+) -> None:
+    """Play, on a loop of its own, where there are the queues `orders`, `orders-too` and `sessions`, and the topic
+    `events` with its subscription `all`.
+    """
+
+    async def run() -> None:
+        async with asyncio.timeout(PLAY_SECONDS), amqp_stage(folder, engine_limits=engine_limits) as stage:
+            for name in ("orders", "orders-too"):
+                await stage.broker.create_queue(QueueDescription(name))
+            await stage.broker.create_queue(QueueDescription("sessions", requires_session=True))
+            await stage.broker.create_topic(TopicDescription("events"))
+            await stage.broker.create_subscription(SubscriptionDescription("events", "all"))
+            await play(stage)
+
+    asyncio.run(run())
 
 
 def data_message(body: bytes, *, message_id: str | None = None, session_id: str | None = None) -> bytes:
