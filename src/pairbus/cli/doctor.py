@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.cli.namespaces import HELP
+from pairbus.cli.ends import Primary, PrimaryName, Secondary
 from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
 
@@ -20,20 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    primary: Annotated[
-        str | None, typer.Option(metavar="NAMESPACE", help=f"{HELP} Default: env:PAIRBUS_PRIMARY.")
-    ] = None,
-    secondary: Annotated[
-        str | None,
-        typer.Option(metavar="NAMESPACE", help="The same for the secondary. Default: env:PAIRBUS_SECONDARY."),
-    ] = None,
-    primary_name: Annotated[
-        str | None,
-        typer.Option(
-            help="The name in the backlog queues' paths; default: the first label of the host, or the name of the "
-            "embedded namespace."
-        ),
-    ] = None,
+    primary: Primary = None,
+    secondary: Secondary = None,
+    primary_name: PrimaryName = None,
     entity: Annotated[
         str | None, typer.Option(help="A queue or topic of the primary to try Send on, for a key without Manage.")
     ] = None,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pairbus.cli.namespaces import HELP
+from pairbus.cli.ends import Primary, PrimaryName, Secondary
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.serve import LOG_LEVELS
 
@@ -34,20 +34,9 @@ def register(app: typer.Typer) -> None:
 
 
 def syphon(
-    primary: Annotated[
-        str | None, typer.Option(metavar="NAMESPACE", help=f"{HELP} Default: env:PAIRBUS_PRIMARY.")
-    ] = None,
-    secondary: Annotated[
-        str | None,
-        typer.Option(metavar="NAMESPACE", help="The same for the secondary. Default: env:PAIRBUS_SECONDARY."),
-    ] = None,
-    primary_name: Annotated[
-        str | None,
-        typer.Option(
-            help="The name in the backlog queues' paths; default: the first label of the host, or the name of the "
-            "embedded namespace."
-        ),
-    ] = None,
+    primary: Primary = None,
+    secondary: Secondary = None,
+    primary_name: PrimaryName = None,
     once: Annotated[bool, typer.Option("--once", help="Until the backlog is empty, then exit.")] = False,
     queues: Annotated[str, typer.Option(help="Which backlog queues, such as 0-9 or 0,2,5-7.")] = "0-9",
     include_extra: Annotated[
