@@ -11,6 +11,7 @@ from azure.servicebus import ServiceBusMessage
 from pairbus.pipeline.servicebus.columns import SCHEMA
 from pairbus.pipeline.servicebus.options import read_options
 from pairbus.pipeline.servicebus.stream import StreamReader
+from pairbus.pipeline.servicebus.wire import WireError
 from pairbus.testing import EmbeddedNamespace
 
 
@@ -118,3 +119,23 @@ def test_a_named_queue_made_anew_is_noticed_by_a_stream_that_was_idle_before(nam
     make(namespace, "orders", "x")
     with pytest.raises(RuntimeError, match=r"holds active messages numbered 1, below the stream's position 4"):
         life.next(second)
+
+
+def test_a_pattern_that_cannot_be_looked_up_is_one_sentence(namespace: EmbeddedNamespace) -> None:
+    before, _, after = namespace.connection_string.partition("SharedAccessKey=")
+    wrong = f"{before}SharedAccessKey=d3Jvbmc=;{after.partition(';')[2]}"
+    refused = Life(namespace, queuePattern="area-.*", connectionString=wrong)
+    with pytest.raises(WireError) as said:
+        refused.next(refused.reader.initialOffset())
+    assert said.value.condition == "amqp:unauthorized-access"
+    life = Life(namespace, queuePattern="area-.*")
+    namespace.stop()
+    with pytest.raises(WireError) as unanswered:
+        life.next(life.reader.initialOffset())
+    for error, cause in ((said.value, "InvalidSignature"), (unanswered.value, "Cannot connect to host")):
+        assert str(error).startswith("The queues of 127.0.0.1:")
+        assert "could not be listed for queuePattern 'area-.*': " in str(error)
+        assert cause in str(error)
+        assert "needs the right to manage" in str(error)
+        assert "object at 0x" not in str(error)
+        assert "\n" not in str(error)
