@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import http.client
 import socket
 import time
@@ -14,6 +13,7 @@ import pytest
 
 from pairbus.embedded.security import sign
 from pairbus.testing import EmbeddedNamespace
+from pairbus.testing.raw import say_no_more
 
 MEBIBYTE = 1 << 20
 ENTRY = b'<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">%s</content></entry>'
@@ -103,15 +103,6 @@ def test_a_body_without_end(server: EmbeddedNamespace) -> None:
             assert connection.recv(1000).startswith(b"HTTP/1.1 4")
 
 
-def _say_no_more(connection: socket.socket) -> None:
-    """Half-close; the server may have hung up already."""
-    try:
-        connection.shutdown(socket.SHUT_WR)
-    except OSError as error:
-        if error.errno != errno.ENOTCONN:
-            raise
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -129,7 +120,7 @@ def test_what_is_not_http(server: EmbeddedNamespace, said: bytes) -> None:
         heard = b""
         try:
             connection.sendall(said)
-            _say_no_more(connection)
+            say_no_more(connection)
             while more := connection.recv(65_536):
                 heard += more
         except ConnectionError:

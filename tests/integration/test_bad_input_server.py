@@ -8,7 +8,6 @@ leak of everything a client sends from the buffers a connection may have.
 from __future__ import annotations
 
 import asyncio
-import errno
 import random
 import select
 import socket
@@ -24,7 +23,7 @@ from pairbus.amqp.sasl import AMQP_HEADER, SASL_HEADER
 from pairbus.amqp.sections import read_facts
 from pairbus.amqp.types import Described, UInt, ULong, encode
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
+from pairbus.testing.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message, say_no_more
 
 SEED = 20_240_229
 CONVERSATIONS = 250
@@ -93,22 +92,13 @@ def _attach(name: str, handle: int, address: str) -> bytes:
     return _frame(0x12, [name, UInt(handle), False, None, None, source, target, None, None, UInt(0)])
 
 
-def _say_no_more(connection: socket.socket) -> None:
-    """Half-close; the server may have hung up already."""
-    try:
-        connection.shutdown(socket.SHUT_WR)
-    except OSError as error:
-        if error.errno != errno.ENOTCONN:
-            raise
-
-
 def _converse(server: EmbeddedNamespace, said: bytes) -> bytes:
     """Everything the server answers to these bytes before it ends the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_SECONDS) as connection:
         heard = b""
         with suppress(ConnectionError):
             connection.sendall(said)
-            _say_no_more(connection)
+            say_no_more(connection)
             while more := connection.recv(65_536):
                 heard += more
         return heard

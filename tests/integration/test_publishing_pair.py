@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,17 +20,10 @@ from pairbus.publishing import folder
 from pairbus.publishing.records import STATE_VERSION, Action, Answer, ProcessState, Request
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.pairing import Shell, paired
+from pairbus.testing.waiting import wait_for
 
 SECRET = "SharedAccessKey"
 Sums = dict[tuple[Any, ...], tuple[int, int]]
-T = TypeVar("T")
-
-
-def some(condition: Callable[[], T | None], what: str) -> T:
-    """The first answer that is not None."""
-    found = wait_until(condition, what=what)
-    assert found is not None
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +36,12 @@ def pair() -> Iterator[EmbeddedPair]:
 
 
 def only_process(place: Path) -> Path:
-    (found,) = some(lambda: folder.process_folders(place), what="a process that publishes")
+    (found,) = wait_for(lambda: folder.process_folders(place), what="a process that publishes")
     return found
 
 
 def published(place: Path) -> ProcessState:
-    return some(lambda: folder.read_state(only_process(place)), what="a published state")
+    return wait_for(lambda: folder.read_state(only_process(place)), what="a published state")
 
 
 def states(place: Path) -> dict[str, str]:
@@ -88,7 +81,7 @@ def ask(place: Path, action: Action, source: str, entity: str = "") -> Answer:
         v=STATE_VERSION, id=os.urandom(4).hex(), at=time.time(), action=action, source=source, entity=entity
     )
     folder.put_request(place, only_process(place).name, asked)
-    return some(
+    return wait_for(
         lambda: next((one for one in published(place).answers if one.request == asked.id), None), what="an answer"
     )
 
@@ -116,7 +109,7 @@ def test_an_outage_as_it_is_published_and_as_the_ledger_has_it(
         wait_until(lambda: states(place) == {orders: "failed over"}, what="the failover")
         (entity,) = published(place).pairs[0].entities
         assert entity.cause
-        assert some(lambda: published(place).pairs[0].entities[0].ping, what="a ping").delivered is False
+        assert wait_for(lambda: published(place).pairs[0].entities[0].ping, what="a ping").delivered is False
 
         pair.primary.clear_faults()
         wait_until(lambda: states(place) == {orders: "healthy"}, what="the recovery")
@@ -127,7 +120,7 @@ def test_an_outage_as_it_is_published_and_as_the_ledger_has_it(
             ("healthy", "failed over"),
             ("failed over", "healthy"),
         ]
-    state = some(lambda: published(place) if published(place).ended else None, what="the last word")
+    state = wait_for(lambda: published(place) if published(place).ended else None, what="the last word")
     assert sums_of_state(state) == sums_of_ledger(ledger)
     flow = state.totals[0].flow
     assert (flow.primary, flow.backlog, flow.stored, flow.home, flow.gone) == (5, 4, 4, 4, 4)

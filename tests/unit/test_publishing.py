@@ -10,10 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TypeVar
 
 import msgspec
 import pytest
@@ -33,16 +31,9 @@ from pairbus.publishing.records import (
 )
 from pairbus.publishing.tally import MOST_KINDS, OTHERS, Tally
 from pairbus.testing import wait_until
+from pairbus.testing.waiting import wait_for
 
 BACKLOG = "contoso/x-servicebus-transfer/3"
-T = TypeVar("T")
-
-
-def some(condition: Callable[[], T | None], what: str) -> T:
-    """The first answer that is not None."""
-    found = wait_until(condition, what=what)
-    assert found is not None
-    return found
 
 
 class Pair:
@@ -84,7 +75,7 @@ def state_of(publisher: Publisher) -> ProcessState | None:
 
 
 def written(publisher: Publisher) -> ProcessState:
-    return some(lambda: state_of(publisher), what="the first writing")
+    return wait_for(lambda: state_of(publisher), what="the first writing")
 
 
 def ended(publisher: Publisher) -> ProcessState:
@@ -93,7 +84,7 @@ def ended(publisher: Publisher) -> ProcessState:
         alive = folder.is_alive(publisher.folder / publisher.process)
         return state if state is not None and state.ended and not alive else None
 
-    return some(last_word, what="the last writing")
+    return wait_for(last_word, what="the last writing")
 
 
 def request(source: str, action: Action = Action.FAIL_OVER, *, at: float | None = None) -> Request:
@@ -332,7 +323,7 @@ def test_a_process_with_too_many_clients_is_still_read_and_says_how_many_are_mis
         first,
         *(Pair(joined_again) for joined_again in (join(tmp_path / "state") for _ in range(4)) if joined_again),
     ]
-    state = some(lambda: state if len((state := written(publisher)).pairs) == 3 else None, what="three of five")
+    state = wait_for(lambda: state if len((state := written(publisher)).pairs) == 3 else None, what="three of five")
     wait_until(lambda: written(publisher).more_sources == 2, what="the number of those that are missing")
     assert [pair.key for pair in state.pairs] == [source.key for source in sources[:3]]
     for source in sources:
@@ -363,7 +354,7 @@ def test_a_killed_process_is_dead_and_a_kill_is_not_an_end(tmp_path: Path) -> No
         try:
             assert child.stdout is not None
             own = place / child.stdout.readline().strip()
-            state = some(lambda: folder.read_state(own), what="the child's state")
+            state = wait_for(lambda: folder.read_state(own), what="the child's state")
             assert (folder.is_alive(own), state.pid) == (True, child.pid)
         finally:
             child.kill()
@@ -428,7 +419,7 @@ def test_a_request_is_followed_once_and_answered(tmp_path: Path) -> None:
     written(publisher)
     asked = request(source.key)
     path = folder.put_request(publisher.folder, publisher.process, asked)
-    answer = some(lambda: next(iter(written(publisher).answers), None), what="the answer")
+    answer = wait_for(lambda: next(iter(written(publisher).answers), None), what="the answer")
     assert (answer.request, answer.done, answer.text) == (asked.id, True, "done as asked")
     assert source.asked == [(Action.FAIL_OVER, "orders")]
     assert not folder.take_back(path)
@@ -451,7 +442,7 @@ def test_what_cannot_be_followed_is_answered_too(
     written(publisher)
     asked = request(source or pair.key, action, at=time.time() - age)
     folder.put_request(publisher.folder, publisher.process, asked)
-    answer = some(lambda: next(iter(written(publisher).answers), None), what="the answer")
+    answer = wait_for(lambda: next(iter(written(publisher).answers), None), what="the answer")
     assert (answer.done, answer.text, pair.asked) == (False, said, [])
     publisher.leave(pair)
     ended(publisher)

@@ -5,6 +5,8 @@ For tests and benchmarks that need more speed, or less politeness, than the SDK 
 
 from __future__ import annotations
 
+import errno
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +16,7 @@ from pairbus.amqp.sections import BATCH_FORMAT
 from pairbus.amqp.types import encode
 from pairbus.embedded.security import sign
 
-__all__ = ["BATCH_FORMAT", "open_raw", "raw_batch", "raw_message"]
+__all__ = ["BATCH_FORMAT", "open_raw", "raw_batch", "raw_message", "say_no_more"]
 
 HOST = "127.0.0.1"
 TOKEN_SECONDS = 3600
@@ -49,3 +51,12 @@ def raw_message(
 def raw_batch(raws: Iterable[bytes]) -> bytes:
     """One transfer of many messages, to be sent with `message_format=BATCH_FORMAT`."""
     return b"".join(b"\x00\x53\x75" + encode(raw) for raw in raws)
+
+
+def say_no_more(connection: socket.socket) -> None:
+    """Half-close; the server may have hung up already."""
+    try:
+        connection.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise

@@ -29,3 +29,10 @@ def wait_until(condition: Callable[[], T], timeout: float = 120.0, what: str | N
             raise TimeoutError(f"Waited {timeout:g} s for {name}; the last answer was {answer!r}.")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def wait_for(look: Callable[[], T | None], what: str) -> T:
+    """The first answer of `look` that is something; as `wait_until`, and known not to be None."""
+    found = wait_until(look, what=what)
+    assert found is not None
+    return found
