@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route, closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.audit import KEY, Look
-from pairbus.pipeline.build import build
+from pairbus.pipeline.build import build, unknown_names
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.page import doubts, html_page, verdict
 from pairbus.pipeline.report import report
@@ -301,7 +301,45 @@ def test_other_prices_make_other_bills_without_new_files(spark: SparkSession, ta
     build(spark, nothing, folder, pricing=dollars)
     assert TableStore(folder).manifest() == written, "the same prices again"
     build(spark, nothing, folder)
+    assert TableStore(folder).manifest() == written, "those of the build before, unless others are given"
+    build(spark, nothing, folder, pricing=Pricing())
     assert content(spark, folder) == before
+
+
+def test_a_report_with_other_prices_leaves_the_tables_alone(spark: SparkSession, tables: Path) -> None:
+    before = (tables / "CURRENT.json").read_bytes()
+    own = report(spark, tables)
+    same = report(spark, tables, pricing=Pricing())
+    other = report(spark, tables, pricing=Pricing(tariff="azure-cny"))
+    assert same.bills == own.bills
+    assert same.pairing_cost == own.pairing_cost
+    assert {line["currency"] for line in own.bills} == {line["currency"] for line in own.pairing_cost} == {"USD"}
+    assert {line["currency"] for line in other.bills} == {line["currency"] for line in other.pairing_cost} == {"CNY"}
+    operations = [line for line in other.bills if line["what"].startswith("operations")]
+    assert [line["quantity"] for line in operations] == [
+        line["quantity"] for line in own.bills if line["what"].startswith("operations")
+    ]
+    assert (tables / "CURRENT.json").read_bytes() == before
+
+
+def test_names_that_no_namespace_has_are_told(
+    spark: SparkSession, tables: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = "Contoso.servicebus.windows.net"
+    known = Pricing(connections={host: 1, "fabrikam": 2}, plans={"contoso": "premium"})
+    assert unknown_names(spark, tables, known) is None
+    assert unknown_names(spark, tables, Pricing()) is None
+    assert unknown_names(spark, tmp_path, Pricing(plans={"contso": "basic"})) is None, "no tables, no names"
+    wrong = Pricing(connections={"contso": 1}, plans={"fabrkam": "basic", "contoso": "basic"})
+    sentence = unknown_names(spark, tables, wrong)
+    assert sentence == (
+        "No namespace of the tables is called contso or fabrkam (they have contoso, fabrikam): "
+        "what is given for it is in no bill."
+    )
+    shutil.copytree(tables, tmp_path / "tables")
+    (tmp_path / "ledger").mkdir()
+    build(spark, tmp_path / "ledger", tmp_path / "tables", pricing=wrong)
+    assert caplog.messages == [sentence]
 
 
 def test_the_report_says_it_in_one_sentence_and_adds_up(spark: SparkSession, tables: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from pairbus.cli.__main__ import run
 from pairbus.ledger import LedgerWriter, Operation, Route
+from pairbus.pipeline.gold import Pricing
+from pairbus.pipeline.store import TableStore
 from pairbus.testing import EmbeddedNamespace
 
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
@@ -55,9 +57,26 @@ def test_a_look_into_a_local_namespace_takes_its_certificate_along(tmp_path: Pat
             *("ledger", "report", str(tmp_path / "ledger"), "--look-into", "contoso"),
             *("--secondary", str(tmp_path / "fabrikam")),
         )
-    assert answer.returncode in (0, 1), answer.stderr
-    assert "Traceback" not in answer.stderr
-    assert "accepted 1:" in answer.stdout
+    assert answer.returncode == 1, answer.stderr
+    assert answer.stderr == ""
+    assert answer.stdout.splitlines()[:2] == [
+        "1 of 1 accepted messages is lost.",
+        "accepted 1: delivered 0, lost 1, duplicates 0",
+    ]
+
+
+def test_a_report_with_prices_of_its_own_leaves_the_tables_as_they_are(tmp_path: Path) -> None:
+    """And a name that no namespace has is told, but no reason to refuse."""
+    ledger = tmp_path / "ledger"
+    write_ledger(ledger)
+    answer = pairbus("ledger", "report", str(ledger), "--plan", "premium", "--connections", "contso=5", "--json")
+    assert answer.returncode == 1, answer.stderr
+    assert {line["plan"] for line in json.loads(answer.stdout)["bills"]} == {"premium"}
+    assert answer.stderr == (
+        "No namespace of the tables is called contso (they have contoso, fabrikam): "
+        "what is given for it is in no bill.\n"
+    )
+    assert TableStore(tmp_path / "ledger-tables").manifest().prices == Pricing().kept
 
 
 def test_an_empty_ledger_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

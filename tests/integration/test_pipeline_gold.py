@@ -212,6 +212,43 @@ def test_the_receivers_receive_of_a_restored_message_is_its_fourth_operation(spa
     assert row["billed"] == 10
 
 
+def test_the_margin_reaches_the_steps_that_the_month_reaches(spark: SparkSession) -> None:
+    """10 are included, each more costs 1. The application sent 8, and 2 came home: with their receives that is 12.
+
+    Where receivers record, the 2 receives are in the month already; where they have received 5, it comes to 15, and all
+    4 of the pairing are above 10.
+    """
+    sent = ("contoso", NOON.date(), None, "send", 8)
+    home = ("contoso", NOON.date(), "diverted messages", "restore", 2)
+    for received, amount in ((0, 2), (1, 2), (2, 2), (5, 4)):
+        receives = [("contoso", NOON.date(), None, "receive", received)] if received else []
+        (row,) = gold.pairing_cost(operations(spark, sent, home, *receives), PRICING).collect()
+        assert (row["billed"], row["amount"]) == (4, amount), received
+
+
+def test_receives_of_one_entity_are_none_of_another(spark: SparkSession) -> None:
+    """6 sent, 2 home to orders and 2 to the topic: 4 receives of orders and none of the topic make it 6+4+4+2 = 16."""
+    rows = [
+        ("send", "orders", None, 6),
+        ("restore", "orders", "diverted messages", 2),
+        ("restore", "news", "diverted messages", 2),
+        ("receive", "orders", None, 4),
+    ]
+
+    def daily(*more: tuple[str, str, None, int]) -> DataFrame:
+        told = [
+            {"operation": operation, "entity": entity, "cause": cause, "billed": billed, "operations": billed}
+            for operation, entity, cause, billed in (*rows, *more)
+        ]
+        common = {"namespace": "contoso", "day": NOON.date(), "in_bill": True, "outcome": "ok", "role": "client"}
+        return frame(spark, schemas.OPERATIONS_DAILY, told, **common)
+
+    (untold,) = gold.pairing_cost(daily(), PRICING).collect()
+    assert (untold["billed"], untold["amount"]) == (8, 16 - 10)
+    (told,) = gold.pairing_cost(daily(("receive", "news/subscriptions/all", None, 2)), PRICING).collect()
+    assert told["amount"] == 6
+
+
 def transition(episode: str, minutes: float, after: str, cause: str, process: str = "p") -> dict[str, Any]:
     return {
         "episode": episode,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from decimal import Decimal
 from pathlib import Path
 
 from pairbus.ledger import LedgerWriter, Operation, closed_files
+from pairbus.pipeline.copies import Numbers, Spans, covered, in_doubt
+from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.store import Manifest, TableStore
 
 
@@ -63,3 +66,47 @@ def test_a_year_of_files_is_a_short_manifest_that_reads_back(tmp_path: Path) -> 
     store.publish(manifest)
     assert store.manifest() == manifest
     assert (tmp_path / "CURRENT.json").stat().st_size < 2000
+
+
+def test_the_numbers_of_a_process_are_covered_by_few_spans() -> None:
+    """However many builds read them, in whatever order, with whatever gaps: what was read is always in some span."""
+    chance = random.Random(11)
+    known: dict[str, Spans] = {}
+    read: list[tuple[int, int]] = []
+    for _ in range(300):
+        first = chance.randrange(-(10**6), 10**6)
+        read.append((first, first + chance.randrange(1000)))
+        known = covered(known, {"shop": Numbers(*read[-1], records=1, distinct=1)})
+        spans = known["shop"]
+        assert len(spans) <= 8
+        assert list(spans) == sorted(spans)
+        assert all(any(low <= begin and end <= high for low, high in spans) for begin, end in read)
+
+
+def test_records_that_follow_each_other_are_one_span_and_leave_no_doubt() -> None:
+    known: dict[str, Spans] = {}
+    for first in range(1, 10_000, 100):
+        found = {"shop": Numbers(first, first + 99, records=100, distinct=100)}
+        assert in_doubt(found, known) == []
+        known = covered(known, found)
+    assert known == {"shop": ((1, 10_000),)}
+
+
+def test_what_was_read_or_is_there_twice_is_in_doubt() -> None:
+    known: dict[str, Spans] = {"shop": ((1, 10), (20, 30))}
+    found = {
+        "shop": Numbers(10, 12, records=3, distinct=3),
+        "till": Numbers(1, 10, records=11, distinct=10),
+        "other": Numbers(1, 30, records=30, distinct=30),
+    }
+    assert in_doubt(found, known) == ["shop", "till"]
+    assert in_doubt({"shop": Numbers(11, 19, records=9, distinct=9)}, known) == []
+    assert in_doubt({"shop": Numbers(0, 40, records=2, distinct=2)}, known) == ["shop"]
+
+
+def test_prices_and_numbers_read_back_as_they_were(tmp_path: Path) -> None:
+    pricing = Pricing(plans={"contoso": "premium"}, connections={"contoso": 5_000, "fabrikam": Decimal("2.5")})
+    written = Manifest(batch=1, numbers={"shop": ((-5, 7), (9, 2**63 - 1))}, prices=pricing.kept)
+    TableStore(tmp_path).publish(written)
+    assert TableStore(tmp_path).manifest() == written
+    assert {tariff.name for tariff in pricing.kept.tariffs} == {"azure-usd"}

@@ -12,9 +12,10 @@ import typer
 
 from pairbus.cli.namespaces import HELP, namespace
 from pairbus.cli.plain import counted, plain
-from pairbus.cli.pricing import Connections, PlanName, TariffFile, TariffName, read_pricing
+from pairbus.cli.pricing import Connections, OtherPlanName, PlanName, TariffFile, TariffName, read_pricing
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.spark import with_spark
+from pairbus.cli.voice import remark
 
 if TYPE_CHECKING:
     from pairbus.pipeline.audit import Look
@@ -53,7 +54,13 @@ def build(
     """
     pricing = read_pricing(tariff_file, tariff, plan, connections)
     _check_folder(ledger)
-    result = with_spark(lambda spark: _build(spark, ledger, tables, pricing))
+
+    def bring_up_to_date(spark: Any) -> BuildResult:
+        done = _build(spark, ledger, tables, pricing)
+        _remark_on_names(spark, _tables(ledger, tables), pricing)
+        return done
+
+    result = with_spark(bring_up_to_date)
     if as_json:
         import msgspec
 
@@ -87,15 +94,17 @@ def report(
     ] = None,
     tariff_file: TariffFile = None,
     tariff: TariffName = None,
-    plan: PlanName = "standard",
+    plan: OtherPlanName = None,
     connections: Connections = None,
 ) -> int:
     """Say what became of every message, and write a page about it.
 
-    Builds the tables first. Exits with 1 if a message is lost.
+    Builds the tables first. Exits with 1 if a message is lost. Bills are those of the tables; with other prices they
+    are made for this report, and the tables keep theirs.
     """
     first_day, last_day = read_day("--from", first), read_day("--to", last)
-    pricing = read_pricing(tariff_file, tariff, plan, connections)
+    given = any((tariff_file, tariff, plan, connections))
+    pricing = read_pricing(tariff_file, tariff, plan or "standard", connections) if given else None
     _check_folder(ledger)
     if first_day is not None and last_day is not None and first_day > last_day:
         raise Refusal(f"--from {first_day} is after --to {last_day}: give the earlier day first.")
@@ -109,10 +118,11 @@ def report(
 
         # First the look, then the ledger: what has left the queues by then is in its files.
         look = _look(spark, look_into, access) if look_into else None
-        _build(spark, ledger, tables, pricing)
+        _build(spark, ledger, tables, None)
         if look is not None:
             look = _with_unread(look, ledger, _tables(ledger, tables))
-        return tell(spark, _tables(ledger, tables), first_day=first_day, last_day=last_day, look=look)
+        _remark_on_names(spark, _tables(ledger, tables), pricing)
+        return tell(spark, _tables(ledger, tables), first_day=first_day, last_day=last_day, look=look, pricing=pricing)
 
     told = with_spark(ask)
     if output is not None:
@@ -200,7 +210,15 @@ def _tables(ledger: Path, tables: Path | None) -> Path:
     return tables or ledger.with_name(f"{ledger.name}-tables")
 
 
-def _build(spark: Any, ledger: Path, tables: Path | None, pricing: Pricing) -> BuildResult:
+def _remark_on_names(spark: Any, tables: Path, pricing: Pricing | None) -> None:
+    from pairbus.pipeline.build import unknown_names
+
+    sentence = unknown_names(spark, tables, pricing) if pricing is not None else None
+    if sentence is not None:
+        remark(plain(sentence))
+
+
+def _build(spark: Any, ledger: Path, tables: Path | None, pricing: Pricing | None) -> BuildResult:
     from pairbus.pipeline.build import build as bring_up_to_date
 
     return bring_up_to_date(spark, ledger, _tables(ledger, tables), pricing=pricing)

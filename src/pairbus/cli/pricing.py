@@ -22,6 +22,10 @@ TariffFile = Annotated[
 ]
 TariffName = Annotated[str | None, typer.Option("--tariff", help="Which tariff; azure-usd unless a file is given.")]
 PlanName = Annotated[str, typer.Option("--plan", help="Plan of the namespaces: basic, standard or premium.")]
+OtherPlanName = Annotated[
+    str | None,
+    typer.Option("--plan", help="Plan of the namespaces, if not that of the tables; standard, basic or premium."),
+]
 
 Connections = Annotated[
     list[str] | None,

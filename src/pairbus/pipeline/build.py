@@ -2,7 +2,8 @@
 
 The steps, for a build that found new files:
 
-1. New files to silver and quarantine, as a batch of their own.
+1. New files to silver and quarantine, as a batch of their own. Records that are there already, or twice in these
+   files, go to quarantine (`pairbus.pipeline.copies`).
 2. Tables that a day's silver decides (`operations_daily`, `transitions`): the days the batch touches, anew.
 3. `messages`, which may span days: the batch's evidence is added to the messages it concerns, found among the
    days that are recent (`lookback_days`) or still have waiting messages; then the days that changed, anew.
@@ -18,7 +19,8 @@ records are not read more than `lookback_days` apart after it was settled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -32,10 +34,14 @@ from pyspark.sql import functions as f
 from pairbus.ledger.files import closed_files, publish_orphans
 from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import evidence, judge, speaking, through_backlog, weigh
+from pairbus.pipeline.copies import as_quarantined, copies, covered, in_doubt, numbers_of, without_copies
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import broken, quarantine, read_lines, silver, utc_day
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 
+_log = logging.getLogger("pairbus.pipeline")
+_MOST_NAMED = 20
+"""Namespaces that a sentence names."""
 _FEW_KEYS = 2_000_000
 """Up to so many messages of interest every task may hold their keys: some 60 MiB."""
 
@@ -62,6 +68,7 @@ def build(
 ) -> BuildResult:
     """Bring the tables up to the published ledger files. Running it again changes nothing.
 
+    Bills are made with `pricing`; unless given, as the build before made them, and the first with the shipped prices.
     A day of silver that has come to more than `most_batches` batches is written again as one, and so is the quarantine:
     however often one builds, the number of files stays bounded.
     """
@@ -74,8 +81,8 @@ def build(
         store.sweep(before)
         publish_orphans(ledger)
         files = _new_files(ledger, before)
-        prices = pricing or Pricing()
-        if not files and (not before.batch or before.pricing == prices.stamp):
+        prices = pricing or before.prices or Pricing()
+        if not files and (not before.batch or before.prices == prices.kept):
             return BuildResult(0, 0, 0, ())
         sizes = {path.name: path.stat().st_size for path in files}
         present = {path.name for path in closed_files(ledger)}
@@ -83,7 +90,31 @@ def build(
         result = builder.run(files)
         builder.compact(most_batches)
         store.publish(builder.manifest.with_files(sizes, present))
+    unknown = unknown_names(spark, tables_folder, prices)
+    if unknown:
+        _log.warning("%s", unknown)
     return result
+
+
+def unknown_names(spark: SparkSession, tables_folder: Path | str, pricing: Pricing) -> str | None:
+    """A sentence about names in `pricing` that no namespace of the tables has, if there are any.
+
+    It is no error: a namespace may have done nothing yet.
+    """
+    store = TableStore(tables_folder)
+    manifest = store.manifest()
+    if not manifest.batch or not (pricing.plans or pricing.connections):
+        return None
+    bills = store.read_table(spark, schemas.BILLS.schema, "bills", manifest)
+    known = sorted(row["namespace"] for row in bills.select("namespace").distinct().collect())
+    strangers = pricing.strangers(known)
+    if not strangers:
+        return None
+    named = ", ".join(known[:_MOST_NAMED]) + (f" and {len(known) - _MOST_NAMED} more" if known[_MOST_NAMED:] else "")
+    return (
+        f"No namespace of the tables is called {' or '.join(strangers)} (they have {named or 'none'}): "
+        "what is given for it is in no bill."
+    )
 
 
 def _new_files(ledger: Path, manifest: Manifest) -> list[Path]:
@@ -119,7 +150,7 @@ class Build:
         self._pricing = pricing
         self._lookback = timedelta(days=lookback_days)
         self._batch = batch
-        self.manifest = replace(before, batch=self._batch, pricing=pricing.stamp)
+        self.manifest = replace(before, batch=self._batch, prices=pricing.kept)
         self._lock = Lock()
 
     def run(self, files: Sequence[Path]) -> BuildResult:
@@ -161,15 +192,34 @@ class Build:
         counted = lines.observe(counts, f.count("*").alias("lines"), f.count_if(broken()).alias("broken"))
         days = self._store.write(silver(counted), "silver", self._batch, "day", "namespace")
         total, bad = int(counts.get["lines"]), int(counts.get["broken"])
-        if bad:
+        numbers = numbers_of(self._silver_of_batch(days))
+        days, twice = self._leave_out_copies(lines, days, in_doubt(numbers, self._before.numbers))
+        if bad and not twice:
             self._store.write(quarantine(lines), "quarantine", self._batch)
         known = self.manifest
         self.manifest = replace(
             known,
+            numbers=covered(known.numbers, numbers),
             silver={**known.silver, **{day: (*known.silver.get(day, ()), self._batch) for day in days}},
-            quarantine=(*known.quarantine, self._batch) if bad else known.quarantine,
+            quarantine=(*known.quarantine, self._batch) if bad or twice else known.quarantine,
         )
-        return days, total - bad, bad
+        return days, total - bad - twice, bad + twice
+
+    def _leave_out_copies(self, lines: DataFrame, days: list[str], doubtful: Sequence[str]) -> tuple[list[str], int]:
+        """Write the batch again if records of these processes are there twice: its days then, and how many were."""
+        if not doubtful:
+            return days, 0
+        known = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, days)
+        again = copies(self._silver_of_batch(days), known, doubtful)
+        twice = again.count()
+        if twice:
+            self._store.write(quarantine(lines).unionByName(as_quarantined(again)), "quarantine", self._batch)
+            single = without_copies(self._silver_of_batch(days), known, doubtful)
+            days = self._store.write_again(single, "silver", self._batch, "day", "namespace")
+        return days, twice
+
+    def _silver_of_batch(self, days: Iterable[str]) -> DataFrame:
+        return self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days)
 
     def _recompute_operations(self, days: Collection[str]) -> None:
         self._replace("operations_daily", gold.operations_daily(self._silver(days)), days)
@@ -187,7 +237,7 @@ class Build:
         before, last = self._before, self._before.last_days
         within = [d for d in before.days("messages") if last.get(d, d) >= earliest or d in before.open_days]
         old = self._read("messages", schemas.MESSAGES, within)
-        spoken = speaking(self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days))
+        spoken = speaking(self._silver_of_batch(days))
         special = evidence(spoken.where("not plain")).persist()
         try:
             keys, new = _count_keys(special, old)

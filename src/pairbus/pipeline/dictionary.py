@@ -47,7 +47,9 @@ and `NAME/batch=NUMBER/day=DAY/` (six digits) is the folder.
   step. Killed at any moment it has changed nothing; run again it gives the same tables.
 - Files may come late and in any order. A message's records may be read up to seven days apart after it was settled,
   and any time apart while it waits; an id that was used before counts with its uses of the last seven days.
-- A file is known by its name: a copy under another name is read as other records, and counts twice.
+- A file is known by its name, a record by its `process` and `n`: what comes again, in a copy of a file under another
+  name or twice in a file, in this build or a later one, counts once. The copies are in `quarantine`, as
+  `recorded twice`. In a ledger without copies this costs one look at two columns of what was read.
 - Run it as often as you like: from cron or a systemd timer every few minutes for fresh tables, or once a day. A
   second build at the same time is refused. Ledger files that were read may be moved away; files that change are
   refused.
@@ -56,6 +58,9 @@ and `NAME/batch=NUMBER/day=DAY/` (six digits) is the folder.
   by one file for each core or, beyond that, for each 128 MiB of ledger (a file counts as 4 MiB more than it has); a day
   that has come to more than 32 builds is written again as one, in files of about 128 MiB.
 - Two builds of one ledger into two folders are independent: an experiment does not disturb the tables in use.
+- Bills are made with the prices that `pairbus ledger build` is given. A report has the tables' own, whatever they are,
+  unless it is given others: then it makes bills of its own, and the tables keep theirs. A name in `--connections` that no
+  namespace has is told on standard error, and is no error: a namespace may have done nothing yet.
 - A line that is no record goes to `quarantine` with its reason. Fields that a newer writer added are ignored; a
   `version` newer than the program knows is quarantined, and read by the next full build of a newer program.
 """

@@ -6,10 +6,9 @@ Pure functions of frames; each gives the columns that `schemas` has for its tabl
 from __future__ import annotations
 
 import calendar
-import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -53,9 +52,9 @@ class Pricing:
     """Brokered connections of namespaces in a month: no ledger knows them."""
 
     @property
-    def stamp(self) -> str:
-        """The same for the same prices: bills are made anew when it changes."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+    def kept(self) -> Pricing:
+        """The same without tariffs that are not used: what tables keep, so that later bills are made alike."""
+        return replace(self, tariffs=tuple(tariff for tariff in self.tariffs if tariff.name == self.tariff))
 
     def of(self, namespace: str, month: date) -> tuple[Tariff, Plan]:
         tariff = tariff_for(self.tariffs, self.tariff, month)
@@ -64,6 +63,10 @@ class Pricing:
 
     def connections_of(self, namespace: str) -> Decimal | int:
         return {short_name(name): count for name, count in self.connections.items()}.get(namespace, 0)
+
+    def strangers(self, namespaces: Collection[str]) -> list[str]:
+        """Names it has plans or connections for, and that none of these namespaces has."""
+        return sorted(name for name in {*self.plans, *self.connections} if short_name(name) not in namespaces)
 
 
 def short_name(namespace: str) -> str:
@@ -198,7 +201,8 @@ def waiting(audit: DataFrame) -> DataFrame:
 def availability(operations: DataFrame, messages: DataFrame) -> DataFrame:
     """Share of sends accepted.
 
-    A message that was refused and never accepted counts once, however often tried.
+    A message that was refused and never accepted counts once, however often tried; what a syphon could not bring home
+    is no send that was refused.
     """
     of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
     route = f.coalesce("route", f.lit(Route.PRIMARY.value))
@@ -214,7 +218,7 @@ def availability(operations: DataFrame, messages: DataFrame) -> DataFrame:
         f.when(direct, f.col("operations")).otherwise(0).alias("accepted_by_primary"),
         f.lit(0).cast("long").alias("refused"),
     )
-    never = (f.col("accepted") == 0) & (f.col("failed") + f.col("in_doubt") > 0)
+    never = (f.col("accepted") == 0) & (f.col("refused") > 0)
     refused = messages.where(never).select(
         "day",
         "primary",
@@ -265,8 +269,9 @@ def bills(operations: DataFrame, pricing: Pricing) -> DataFrame:
 def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
     """What pairing added by cause, and what that costs beyond the rest of the month.
 
-    The receiver's receive of a restored message cannot be told from others: it is the same as its restore. A
-    namespace's own ledger does not know what is a restore, and the clients' may be missing: the larger count holds.
+    The receiver's receive of a restored message cannot be told from others: it is the same as its restore. Where
+    receivers do not record, the month's total lacks it, and has it added: steps are reached with it. A namespace's own
+    ledger does not know what is a restore, and the clients' may be missing: the larger count holds.
     """
     counted = operations.where(f.col("cause").isNotNull())
     received_again = counted.where(f.col("operation") == Operation.RESTORE.value)
@@ -277,6 +282,7 @@ def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
         .agg(f.greatest(f.sum(f.when(own, f.col("billed"))), f.sum(f.when(~own, f.col("billed")))).alias("billed"))
     )
     totals = {(row["namespace"], row["month"]): int(row["billed"]) for row in _monthly(operations).collect()}
+    untold = {(row["namespace"], row["month"]): int(row["billed"]) for row in _untold_receives(operations).collect()}
     causes: dict[tuple[str, date], dict[str, int]] = {}
     for row in by_cause.where("billed > 0").collect():
         causes.setdefault((row["namespace"], row["month"]), {})[row["cause"]] = int(row["billed"])
@@ -284,7 +290,8 @@ def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
     for (namespace, month), parts in causes.items():
         tariff, plan = pricing.of(namespace, month)
         added = sum(parts.values())
-        total = added_amount(plan, max(0, totals.get((namespace, month), 0) - added), added)
+        of_month = totals.get((namespace, month), 0) + untold.get((namespace, month), 0)
+        total = added_amount(plan, max(0, of_month - added), added)
         for cause, billed in parts.items():
             rows.append(
                 {
@@ -298,6 +305,23 @@ def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
                 }
             )
     return operations.sparkSession.createDataFrame(rows, PAIRING_COST.schema).coalesce(1)
+
+
+def _untold_receives(operations: DataFrame) -> DataFrame:
+    """Receives of restored messages that nobody recorded: as far as an entity has fewer receives than restores."""
+    received = (f.col("operation") == Operation.RECEIVE.value) & (f.col("outcome") == Outcome.OK.value)
+    restores = f.sum(f.when(f.col("operation") == Operation.RESTORE.value, f.col("billed")).otherwise(0))
+    receives = f.sum(f.when(received & f.col("in_bill"), f.col("billed")).otherwise(0))
+    return (
+        operations.groupBy(
+            "namespace",
+            f.trunc("day", "month").alias("month"),
+            f.substring_index("entity", "/subscriptions/", 1).alias("entity"),
+        )
+        .agg(f.greatest(f.lit(0), restores - receives).alias("billed"))
+        .groupBy("namespace", "month")
+        .agg(f.sum("billed").alias("billed"))
+    )
 
 
 def _monthly(operations: DataFrame) -> DataFrame:

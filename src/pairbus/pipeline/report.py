@@ -17,8 +17,10 @@ from pyspark.sql import functions as f
 
 from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role
 from pairbus.ledger.writer import host_label
-from pairbus.pipeline import schemas
+from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import Look, all_told, confirm
+from pairbus.pipeline.copies import RECORDED_TWICE
+from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 from pairbus.pipeline.summary import Summary, summarise, summarise_tables
 
@@ -92,11 +94,14 @@ def report(
     first_day: date | None = None,
     last_day: date | None = None,
     look: Look | None = None,
+    pricing: Pricing | None = None,
 ) -> Report:
     """What happened from `first_day` to `last_day` (both included; everything, unless given).
 
     `tables_folder` is what `pairbus.pipeline.build.build` made; `look` what `pairbus.pipeline.reality` found in the
-    queues before that. `pairbus.pipeline.page.html_page` makes a page of the result, `to_json` gives it to programs.
+    queues before that. Bills are those of the tables, unless `pricing` is another: then they are made for this report,
+    and the tables keep theirs. `pairbus.pipeline.page.html_page` makes a page of the result, `to_json` gives it to
+    programs.
     """
     store = TableStore(tables_folder)
     manifest = store.manifest()
@@ -117,7 +122,7 @@ def report(
         raise TablesError(
             f"The tables have no records from {first_day} to {last_day}; they have {known[0]} to {known[-1]}."
         )
-    return _Reading(spark, store, manifest, days).report(look)
+    return _Reading(spark, store, manifest, days).report(look, pricing)
 
 
 class _Reading:
@@ -127,7 +132,7 @@ class _Reading:
         self._manifest = manifest
         self._days = days
 
-    def report(self, look: Look | None) -> Report:
+    def report(self, look: Look | None, pricing: Pricing | None) -> Report:
         records = self._store.read_silver(self._spark, schemas.SILVER.schema, self._manifest, self._days)
         audit = self._table(schemas.AUDIT)
         if look is not None:
@@ -138,14 +143,19 @@ class _Reading:
                 records,
                 self._table(schemas.OPERATIONS_DAILY),
                 audit,
-                self._store.read_quarantine(self._spark, schemas.QUARANTINE.schema, self._manifest),
+                self._unreadable(),
             )
+            bills, pairing_cost = self._bills(pricing)
             sends, depth = _over_time(records, self._depth_before())
             alive = {row["process"] for row in records.select("process").distinct().collect()}
             return Report(
                 first_day=self._days[0],
                 last_day=self._days[-1],
-                summary=replace(summary, died=len(alive - self._closed())),
+                summary=replace(
+                    summary,
+                    died=len(alive - self._closed()),
+                    unrecorded=summary.unrecorded - self._dropped_after_reading(records),
+                ),
                 checked=look is not None,
                 states=_states(self._until_the_end(schemas.TRANSITIONS), self._start_s, alive),
                 sends=sends,
@@ -154,14 +164,37 @@ class _Reading:
                 episodes=self._episodes(alive),
                 waiting=_plain(self._table(schemas.WAITING).orderBy("day", "primary", "target")),
                 availability=_plain(self._table(schemas.AVAILABILITY).orderBy("day", "primary", "target")),
-                bills=sorted(_plain(self._months(schemas.BILLS)), key=_line_order),
-                pairing_cost=_plain(self._months(schemas.PAIRING_COST).orderBy("month", "namespace", "cause")),
+                bills=sorted(_plain(bills), key=_line_order),
+                pairing_cost=_plain(pairing_cost.orderBy("month", "namespace", "cause")),
                 lost=_named(audit, "lost"),
                 duplicated=_named(audit, "duplicates"),
                 unsure=_named(audit, "unsure") if look is not None else [],
             )
         finally:
             audit.unpersist()
+
+    def _dropped_after_reading(self, records: DataFrame) -> int:
+        """Operations of files that a writer deleted to make room when the tables had them."""
+        gaps = records.where((f.col("operation") == Operation.GAP.value) & (f.col("cause") == "dropped"))
+        dropped = gaps.groupBy("entity").agg(f.sum("count").alias("count")).collect()
+        # Silver has names in lower case; no two processes have names that differ in case only.
+        files = {name.lower(): size for name, size in self._manifest.files.items()}
+        departed = {process.lower(): spans for process, spans in self._manifest.departed.items()}
+        manifest = replace(self._manifest, files=files, departed=departed)
+        return sum(int(row["count"]) for row in dropped if manifest.has_read(row["entity"]))
+
+    def _unreadable(self) -> DataFrame:
+        """What the tables lack because it could not be read. Of a copy they have the original."""
+        lines = self._store.read_quarantine(self._spark, schemas.QUARANTINE.schema, self._manifest)
+        return lines.where(f.col("reason") != RECORDED_TWICE)
+
+    def _bills(self, pricing: Pricing | None) -> tuple[DataFrame, DataFrame]:
+        """Bills and what pairing added, of the months that the span touches."""
+        months = {day[:7] for day in self._days}
+        if pricing is None or pricing.kept == self._manifest.prices:
+            return self._of_months(schemas.BILLS, months), self._of_months(schemas.PAIRING_COST, months)
+        operations = self._of_months(schemas.OPERATIONS_DAILY, months)
+        return gold.bills(operations, pricing), gold.pairing_cost(operations, pricing)
 
     def _depth_before(self) -> int:
         """Messages that were in backlogs when the first day began."""
@@ -206,9 +239,9 @@ class _Reading:
     def _table(self, table: schemas.Table) -> DataFrame:
         return self._store.read_table(self._spark, table.schema, table.name, self._manifest, self._days)
 
-    def _months(self, table: schemas.Table) -> DataFrame:
-        months = sorted({f"{day[:7]}-01" for day in self._days})
-        return self._store.read_table(self._spark, table.schema, table.name, self._manifest, months)
+    def _of_months(self, table: schemas.Table, months: Collection[str]) -> DataFrame:
+        days = [day for day in self._manifest.days(table.name) if day[:7] in months]
+        return self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
 
 
 def _plain(frame: DataFrame) -> list[dict[str, Any]]:

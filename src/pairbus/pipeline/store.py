@@ -9,8 +9,9 @@ Rules
 - Only what the manifest names exists. A build writes new folders, makes them durable, then replaces the
   manifest: killed before that, it has changed nothing, and the next build sweeps what it left.
 - A ledger file's name is its identity: it is read once, and must not change after it was published. Names of files
-  that have left the ledger's folder are kept as spans of numbers: the manifest is as long as that folder, and a short
-  line for each process that ever recorded.
+  that have left the ledger's folder are kept as spans of numbers, and so are the records that were read, which tells
+  those that come again under another name: the manifest is as long as that folder, and two short lines for each process
+  that ever recorded.
 - What a build replaces stays until the next build, so that a reader of the manifest before can finish.
 - Every try of a build has a number of its own, kept in the lock's file: Spark may outlive a driver that was killed
   and go on writing for a moment, and what it writes must meet nobody's.
@@ -31,8 +32,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from pairbus.ledger.files import CLOSED_SUFFIX, closed_name
+from pairbus.pipeline.copies import Spans, joined
+from pairbus.pipeline.gold import Pricing
 
-FORMAT = 2
+FORMAT = 3
 _COMPACT_BYTES = 128 * 1024 * 1024
 
 
@@ -47,8 +50,10 @@ class Manifest:
     batch: int = 0
     files: dict[str, int] = field(default_factory=dict)
     """Ledger files that are in silver and were in the ledger's folder at the last build, with their bytes."""
-    departed: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    departed: dict[str, Spans] = field(default_factory=dict)
     """Files that are in silver and left the folder: for each process, the first and last number of each span."""
+    numbers: dict[str, Spans] = field(default_factory=dict)
+    """For each process, spans that cover the numbers of its records in silver: see `pairbus.pipeline.copies`."""
     silver: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """For each day, the batches that have records of it."""
     quarantine: tuple[int, ...] = ()
@@ -58,8 +63,8 @@ class Manifest:
     """Days of `messages` on which some message still waits."""
     last_days: dict[str, str] = field(default_factory=dict)
     """For days of `messages`, the day of the last record about any of them, where that is a later one."""
-    pricing: str = ""
-    """Names the prices that the bills were made with."""
+    prices: Pricing | None = None
+    """What the bills were made with."""
     format: int = FORMAT
 
     def with_table(self, name: str, replaced: Iterable[str], written: Iterable[str], batch: int) -> Manifest:
@@ -88,7 +93,7 @@ class Manifest:
                 files[name] = size
             else:
                 numbers.setdefault(process, []).append((number, number))
-        left = {process: _joined([*self.departed.get(process, ()), *spans]) for process, spans in numbers.items()}
+        left = {process: joined([*self.departed.get(process, ()), *spans]) for process, spans in numbers.items()}
         return replace(self, files=files, departed={**self.departed, **left})
 
     def days(self, table: str) -> list[str]:
@@ -100,16 +105,6 @@ def _process_and_number(name: str) -> tuple[str, int | None]:
     process, _, digits = name.removesuffix(CLOSED_SUFFIX).rpartition(".")
     number = int(digits) if digits.isdecimal() and digits.isascii() else None
     return process, number if number is not None and name == closed_name(process, number) else None
-
-
-def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-        else:
-            joined.append((first, last))
-    return tuple(joined)
 
 
 class TableStore:
@@ -201,6 +196,17 @@ class TableStore:
         writer = frame.write.mode("overwrite")
         (writer.partitionBy(*partitions) if partitions else writer).parquet(str(place))
         return sorted(path.name.removeprefix("day=") for path in place.glob("day=*"))
+
+    def write_again(self, frame: DataFrame, table: str, batch: int, *partitions: str) -> list[str]:
+        """The same with a frame that is made of this batch: it takes the batch's place when it is written."""
+        beside = self.folder / f"{table}-again"
+        days = self.write(frame, beside.name, batch, *partitions)
+        place = self.folder / table / f"batch={batch:06d}"
+        shutil.rmtree(place)
+        (beside / place.name).rename(place)
+        with contextlib.suppress(OSError):  # a killed try may have left something: the next build sweeps it
+            beside.rmdir()
+        return days
 
     def compact(self, spark: SparkSession, schema: t.StructType, manifest: Manifest, day: str, batch: int) -> None:
         """Write a day of silver again, as few files: what all its batches hold becomes one batch."""
