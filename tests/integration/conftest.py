@@ -1,12 +1,18 @@
-"""One namespace per module whose time the tests own, and the SDK's client of it, sync and aio."""
+"""One namespace per module whose time the tests own, and the SDK's client of it, sync and aio; one pair per module, and
+a queue of its own for each test that sends through it.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 from azure.servicebus import ServiceBusClient
 
+from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.pairing import Shell
 from pairbus.testing.sdk import FACES, Face, sdk_client
 from pairbus.testing.stage import Stage, stage
 
@@ -27,3 +33,25 @@ def face(request: pytest.FixtureRequest) -> Face:
 def client(stage: Stage, face: Face) -> Iterator[ServiceBusClient]:
     with sdk_client(stage.namespace, face, retry_total=0) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
+    with embedded_pair(tmp_path_factory.mktemp("pair")) as running:
+        yield running
+
+
+@pytest.fixture(params=get_args(Shell))
+def shell(request: pytest.FixtureRequest) -> Shell:
+    chosen: Shell = request.param
+    return chosen
+
+
+@pytest.fixture
+def queue(pair: EmbeddedPair) -> Iterator[str]:
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    with pair.primary.admin() as admin:
+        admin.create_queue(name)
+    yield name
+    pair.primary.clear_faults()
+    pair.secondary.clear_faults()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -24,33 +21,10 @@ from pairbus import (
 from pairbus.amqp.sections import read_facts
 from pairbus.envelope import Restored
 from pairbus.testing import wait_until
-from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.namespace import EmbeddedPair
 from pairbus.testing.pairing import Blocking, Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
 LIMIT = 256 * 1024
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
-    folder: Path = tmp_path_factory.mktemp("pair")
-    with embedded_pair(folder) as running:
-        yield running
-
-
-@pytest.fixture(params=get_args(Shell))
-def shell(request: pytest.FixtureRequest) -> Shell:
-    chosen: Shell = request.param
-    return chosen
-
-
-@pytest.fixture
-def queue(pair: EmbeddedPair) -> Iterator[str]:
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    with pair.primary.admin() as admin:
-        admin.create_queue(name)
-    yield name
-    pair.primary.clear_faults()
-    pair.secondary.clear_faults()
 
 
 def test_a_sender_stays_with_its_queue_until_it_fails(pair: EmbeddedPair, shell: Shell, queue: str) -> None:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSender
@@ -17,12 +17,6 @@ from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
 LONG_REST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 600, "send_timeout": 30}
-
-
-@pytest.fixture(params=get_args(Shell))
-def shell(request: pytest.FixtureRequest) -> Shell:
-    chosen: Shell = request.param
-    return chosen
 
 
 @pytest.fixture

@@ -8,10 +8,8 @@ import asyncio
 import gc
 import os
 import threading
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import psutil
 import pytest
@@ -22,29 +20,6 @@ from pairbus import EntityState, TransitionEvent
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
 from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
-    folder: Path = tmp_path_factory.mktemp("pair")
-    with embedded_pair(folder) as running:
-        yield running
-
-
-@pytest.fixture(params=get_args(Shell))
-def shell(request: pytest.FixtureRequest) -> Shell:
-    chosen: Shell = request.param
-    return chosen
-
-
-@pytest.fixture
-def queue(pair: EmbeddedPair) -> Iterator[str]:
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    with pair.primary.admin() as admin:
-        admin.create_queue(name)
-    yield name
-    pair.primary.clear_faults()
-    pair.secondary.clear_faults()
 
 
 def in_background(call: Any) -> tuple[threading.Thread, list[BaseException | None]]:
@@ -84,6 +59,21 @@ def test_a_sender_that_is_closed_finishes_the_send_under_way(pair: EmbeddedPair,
         assert bodies(pair.primary, queue) == ["open", "under way"]
         with pytest.raises(ValueError, match="closed"):
             sender.send_messages(ServiceBusMessage("too late"))
+
+
+def test_a_send_that_never_had_its_turn_blames_no_entity(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    with paired(pair, shell, failover_interval=0, ping_primary_interval=1800, primary_name=queue) as client:
+        sender = client.get_queue_sender(queue)
+        sender.send_messages(ServiceBusMessage("open"))
+        pair.primary.fault("hang", entity=queue)
+        thread, outcome = in_background(lambda: sender.send_messages(ServiceBusMessage("held")))
+        wait_until(lambda: is_sending(sender), 30, "a send under way")
+        sender.send_messages(ServiceBusMessage("behind it"), timeout=3)
+        assert backlog_bodies(client, pair) == ["behind it"]
+        assert client.state(queue) is EntityState.HEALTHY
+        pair.primary.clear_faults()
+        thread.join()
+        assert outcome == [None]
 
 
 def test_a_client_that_is_closed_blames_no_entity(pair: EmbeddedPair, shell: Shell, queue: str) -> None:

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -20,7 +19,7 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus import EntityState, TransitionEvent
-from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.namespace import EmbeddedPair
 from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 COUNTING = [
@@ -43,33 +42,11 @@ NOT_COUNTING: list[tuple[str, type[Exception]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
-    folder: Path = tmp_path_factory.mktemp("pair")
-    with embedded_pair(folder) as running:
-        yield running
-
-
-@pytest.fixture(params=get_args(Shell))
-def shell(request: pytest.FixtureRequest) -> Shell:
-    chosen: Shell = request.param
-    return chosen
-
-
 @pytest.fixture(scope="module", params=get_args(Shell))
 def client(request: pytest.FixtureRequest, pair: EmbeddedPair) -> Iterator[Any]:
     """One client for all tests of a shell that need no options of their own."""
     with paired(pair, request.param, failover_interval=0, ping_primary_interval=1800, send_timeout=5) as shared:
         yield shared
-
-
-@pytest.fixture
-def queue(pair: EmbeddedPair) -> Iterator[str]:
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    with pair.primary.admin() as admin:
-        admin.create_queue(name)
-    yield name
-    pair.primary.clear_faults()
 
 
 def label(fault: tuple[str, dict[str, Any]]) -> str:

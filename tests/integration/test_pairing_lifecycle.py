@@ -7,10 +7,9 @@ import gc
 import os
 import socket
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import psutil
 import pytest
@@ -29,21 +28,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
     folder: Path = tmp_path_factory.mktemp("pair")
     with embedded_pair(folder, process=True) as running:
         yield running
-
-
-@pytest.fixture(params=get_args(Shell))
-def shell(request: pytest.FixtureRequest) -> Shell:
-    chosen: Shell = request.param
-    return chosen
-
-
-@pytest.fixture
-def queue(pair: EmbeddedPair) -> Iterator[str]:
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    with pair.primary.admin() as admin:
-        admin.create_queue(name)
-    yield name
-    pair.primary.clear_faults()
 
 
 def sockets() -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -20,19 +19,6 @@ from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 BACKLOG = "x-servicebus-transfer"
 KEY = "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IQ=="
 LARGEST = timedelta(days=10675199)
-
-
-@pytest.fixture(params=get_args(Shell))
-def shell(request: pytest.FixtureRequest) -> Shell:
-    chosen: Shell = request.param
-    return chosen
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
-    folder: Path = tmp_path_factory.mktemp("pair")
-    with embedded_pair(folder) as running:
-        yield running
 
 
 def queues_of(pair: EmbeddedPair, name: str) -> list[str]:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -28,12 +28,6 @@ from pairbus.testing.namespace import EmbeddedPair, embedded_pair
 from pairbus.testing.pairing import Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
-
-
-@pytest.fixture(params=get_args(Shell))
-def shell(request: pytest.FixtureRequest) -> Shell:
-    chosen: Shell = request.param
-    return chosen
 
 
 @pytest.fixture
@@ -189,6 +183,21 @@ def test_a_full_spool_says_which_messages_a_backlog_has_accepted(
         assert list(raised.value.accepted) == accepted
         assert raised.value.rest == tuple(range(len(accepted), 4))
         assert depth(client) == 0
+
+
+def test_what_a_backlog_has_accepted_is_not_stored_as_well(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:
+    """Four messages that each need a send of their own: the backlog takes some of them, the spool the rest."""
+    with paired(
+        pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, **{**FAST, "ping_primary_interval": 600}
+    ) as client:
+        client.fail_over("orders")
+        sender = client.get_queue_sender("orders")
+        sender.send_messages(ServiceBusMessage("open"))
+        pair.secondary.fault("throttle", entity=sender.backlog_queue, rate=2)
+        sender.send_messages([{"body": f"{index}" + "x" * 200_000} for index in range(4)], timeout=5)
+        pair.secondary.clear_faults()
+        wait_until(lambda: depth(client) == 0, 60, "an empty spool")
+        assert [body[0] for body in backlog_bodies(client, pair)] == ["o", "0", "1", "2", "3"]
 
 
 def test_an_entity_that_cannot_go_holds_up_no_other(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,32 +23,10 @@ from pairbus.costs.billing import billed_operations
 from pairbus.failover import EventKind
 from pairbus.ledger import Operation
 from pairbus.testing import wait_until
-from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.namespace import EmbeddedPair
 from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 HEALTHY, SUSPECT, FAILED_OVER = EntityState.HEALTHY, EntityState.SUSPECT, EntityState.FAILED_OVER
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
-    folder: Path = tmp_path_factory.mktemp("pair")
-    with embedded_pair(folder) as running:
-        yield running
-
-
-@pytest.fixture(params=get_args(Shell))
-def shell(request: pytest.FixtureRequest) -> Shell:
-    chosen: Shell = request.param
-    return chosen
-
-
-@pytest.fixture
-def queue(pair: EmbeddedPair) -> Iterator[str]:
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    with pair.primary.admin() as admin:
-        admin.create_queue(name)
-    yield name
-    pair.primary.clear_faults()
 
 
 def reaches(client: Any, queue: str, state: EntityState) -> None:
