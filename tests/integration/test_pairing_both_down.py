@@ -35,11 +35,14 @@ def test_a_secondary_out_of_reach_is_asked_once_and_then_only_by_the_forwarder(
     pair: EmbeddedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried: list[str] = []
+    may_go_on = threading.Event()
     open_link = ServiceBusSender._open
 
     def noted(sender: Any, *args: Any, **kwargs: Any) -> Any:
         if "x-servicebus-transfer" in sender.entity_name:
             tried.append(threading.current_thread().name)
+            if tried[-1] == "pairbus-spool":
+                may_go_on.wait(60)
         return open_link(sender, *args, **kwargs)
 
     monkeypatch.setattr(ServiceBusSender, "_open", noted)
@@ -51,14 +54,16 @@ def test_a_secondary_out_of_reach_is_asked_once_and_then_only_by_the_forwarder(
         sender.send_messages(ServiceBusMessage("0"))
         here = threading.current_thread().name
         assert tried.count(here) == 1  # of three queues
-        # The forwarder has tried, so the rest was over; a send leaves trying to it all the same.
-        wait_until(lambda: tried.count("pairbus-spool") >= 2, 60, "two attempts of the forwarder")
+        # The forwarder is trying, so the rest is over; a send leaves trying to it all the same.
+        wait_until(lambda: "pairbus-spool" in tried, 60, "an attempt of the forwarder")
         for index in range(1, 5):
             sender.send_messages(ServiceBusMessage(str(index)))
         assert tried.count(here) == 1
         assert sender.create_message_batch().max_size_in_bytes > 0
         assert tried.count(here) == 1
         assert depth(client) == 5
+        may_go_on.set()
+        wait_until(lambda: tried.count("pairbus-spool") >= 2, 60, "two attempts of the forwarder")
         pair.secondary.restart()
         wait_until(lambda: depth(client) == 0, 60, "an empty spool")
         assert backlog_bodies(client, pair) == [str(index) for index in range(5)]
