@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pairbus import envelope
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Record, Route, closed_files
+from pairbus.ledger import LedgerWriter, Operation, Outcome, Route
 from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon
@@ -26,6 +26,7 @@ from pairbus.pipeline.summary import summarise
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.backlogs import take_from
 from pairbus.testing.flooding import flood
+from pairbus.testing.ledgers import records_in
 from pairbus.testing.raw import raw_message
 
 QUEUES = 3
@@ -73,13 +74,6 @@ def carry(
     )
 
 
-def records(folder: Path) -> list[Record]:
-    import msgspec
-
-    decoder = msgspec.json.Decoder(Record)
-    return [decoder.decode(line) for path in closed_files(folder) for line in path.read_bytes().splitlines()]
-
-
 def test_it_drains_every_queue_in_order_and_records_each_message(
     spark: SparkSession, pair: EmbeddedPair, tmp_path: Path
 ) -> None:
@@ -94,7 +88,7 @@ def test_it_drains_every_queue_in_order_and_records_each_message(
     invoices = [message.message_id for message in take_from(pair.primary, "invoices", 200)]
     assert invoices == [f"1-invoices-{index}" for index in range(200)]
     assert active(pair, "orders") == 1000
-    told = records(tmp_path / "ledger")
+    told = records_in(tmp_path / "ledger")
     restored = [one.message_id for one in told if one.operation is Operation.RESTORE and one.outcome is Outcome.OK]
     assert len(restored) == len(set(restored)) == 1200
     assert sum(one.operation is Operation.DEAD_LETTER for one in told) == 5

@@ -23,18 +23,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 import pyspark
 import pytest
 
 import pairbus
 from pairbus import envelope
-from pairbus.ledger import Operation, Outcome, Record, closed_files
+from pairbus.ledger import Operation, Outcome
 from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.java import find_java, home_for_spark
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.flooding import flood
+from pairbus.testing.ledgers import records_in
 from pairbus.testing.raw import raw_message
 
 QUEUES = 2
@@ -218,8 +218,7 @@ def at_work(machine: Path) -> bool:
 
 
 def restored_by_the_ledger(folder: Path) -> set[str | None]:
-    decoder = msgspec.json.Decoder(Record)
-    records = (decoder.decode(line) for path in closed_files(folder) for line in path.read_bytes().splitlines())
+    records = records_in(folder)
     return {one.message_id for one in records if one.operation is Operation.RESTORE and one.outcome is Outcome.OK}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import signal
 import threading
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Literal
 
 import typer
 
+from pairbus.cli.plain import plain
 from pairbus.cli.refusal import Refusal
+from pairbus.cli.spark import refusing
 from pairbus.cli.tables import asked
 from pairbus.cli.voice import remark
-from pairbus.pairing.options import backlog_path
 from pairbus.syphon import Namespace
-from pairbus.syphon.namespaces import count_waiting
+from pairbus.syphon.backlog import no_backlog
+from pairbus.syphon.namespaces import NamespaceError
+
+_MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
 
 def run(
@@ -37,9 +42,15 @@ def run(
     """Carry until told to stop, or until drained; the exit code."""
     if importlib.util.find_spec("pyspark") is None:
         raise Refusal("--engine spark needs Spark, which is not installed: run pip install 'pairbus[spark]'.")
-    from pairbus.pipeline.java import JavaMissingError
+    from pairbus.pipeline.failures import SPARK_ERRORS, cause_of
     from pairbus.pipeline.servicebus.options import Access
-    from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon, session_for
+    from pairbus.pipeline.spark_syphon import (
+        SparkSyphonError,
+        SparkSyphonReport,
+        backlog_depths,
+        run_spark_syphon,
+        session_for,
+    )
 
     def access(option: str, namespace: Namespace) -> Access:
         if namespace._connection_string is None:
@@ -50,13 +61,33 @@ def run(
 
     def progress(report: SparkSyphonReport) -> None:
         left = sum(report.left.values())
-        remark(f"round {report.rounds}: {report.restored} restored, {report.dead_lettered} dead-lettered, {left} left")
+        why = f"; last error: {plain(report.last_error)}" if report.last_error and left else ""
+        remark(
+            f"round {report.rounds}: {report.restored} restored, {report.dead_lettered} dead-lettered, {left} left{why}"
+        )
+
+    async def look() -> None:
+        found = await backlog_depths(secondary, primary_name, queues, include_extra=include_extra)
+        if once and not found:
+            raise await no_backlog(secondary, primary_name, queues)
 
     ends = access("--primary", primary), access("--secondary", secondary)
-    asked(count_waiting(secondary, [backlog_path(primary_name, number) for number in queues]))  # before Spark starts
+    # Before Spark starts: what it says of these is long, or nothing.
+    asked(look())
+    if master is not None and not _MASTER.fullmatch(master):
+        raise Refusal(
+            f"--master '{plain(master)}' is no master of Spark: give local[CORES], spark://HOST:PORT, yarn or "
+            "k8s://HOST:PORT."
+        )
     stop = threading.Event()
-    try:
-        spark = session_for(master, "pairbus syphon")
+    with refusing():
+        try:
+            spark = session_for(master, "pairbus syphon")
+        except SPARK_ERRORS as error:
+            raise Refusal(
+                f"Spark could not start: {cause_of(error).rstrip('.')}. Check --master, and what "
+                "SPARK_HOME, SPARK_CONF_DIR, PYSPARK_SUBMIT_ARGS and JAVA_HOME say."
+            ) from error
         try:
             _stop_on_signals(stop)
             report = run_spark_syphon(
@@ -72,10 +103,10 @@ def run(
                 on_progress=progress,
                 stop=stop,
             )
+        except (SparkSyphonError, NamespaceError, ValueError) as error:
+            raise Refusal(str(error)) from error
         finally:
             spark.stop()
-    except (SparkSyphonError, JavaMissingError, ValueError) as error:
-        raise Refusal(str(error)) from error
     if as_json:
         typer.echo(json.dumps(report.as_dict()))
     else:

@@ -33,17 +33,22 @@ def local_session(
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     for key, value in (_settings(cores, driver_memory, ui) | dict(settings or {})).items():
         builder = builder.config(key, value)
-    with _environment(
-        JAVA_HOME=str(home_for_spark(find_java())), SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable
-    ):
+    with _launch(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable):
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
+def cluster_session(master: str, name: str) -> SparkSession:
+    """The session of this process with a master elsewhere: the driver gets a Java, all settings are the cluster's."""
+    with _launch():
+        return SparkSession.builder.appName(name).master(master).getOrCreate()
+
+
 @contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Variables that only Spark's launch must see: the rest of the process keeps its own."""
+def _launch(**values: str) -> Iterator[None]:
+    """Java, and variables that only Spark's launch must see: the rest of the process keeps its own."""
+    values["JAVA_HOME"] = str(home_for_spark(find_java()))
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -27,12 +27,11 @@ from typing import Any
 
 import pyarrow as pa
 from azure.core.exceptions import AzureError, ResourceNotFoundError
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from pairbus.envelope import TimeToLivePolicy
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, backlog_path, recorded_name
+from pairbus.pipeline.failures import SPARK_ERRORS, cause_of
 from pairbus.pipeline.outcome_rows import (
     SHARE,
     DriversLedger,
@@ -41,16 +40,18 @@ from pairbus.pipeline.outcome_rows import (
     journal_key,
     left_behind,
 )
+from pairbus.pipeline.servicebus.administration import is_refused, told
 from pairbus.pipeline.servicebus.options import Access
-from pairbus.pipeline.session import local_session
+from pairbus.pipeline.session import cluster_session, local_session
 from pairbus.syphon.amqp_transport import AmqpTransport
 from pairbus.syphon.durable_records import DurableRecords
-from pairbus.syphon.namespaces import Namespace
+from pairbus.syphon.namespaces import CredentialRefusedError, Namespace
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
+from pairbus.syphon.refusals import Side
 from pairbus.syphon.rules import PumpRules
-from pairbus.syphon.service import LONGEST_DESTINATION_PAUSE_SECONDS, list_backlog_queues
+from pairbus.syphon.service import LONGEST_DESTINATION_PAUSE_SECONDS, REFUSALS_FOR_GOOD, list_backlog_queues
 from pairbus.syphon.trust import advice
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,10 @@ IDLE_SECONDS = 10.0
 FAILURES_IN_A_ROW = 5
 SLOTS_UNKNOWN = 100
 """Tasks at once when the session, one of Spark Connect, does not say how many cores there are."""
-RESULT = "restored long, dead_lettered long, expired long, bytes long, error string, file string, content binary"
+RESULT = (
+    "restored long, dead_lettered long, expired long, bytes long, error string, refused string, file string, "
+    "content binary"
+)
 """A task returns one row of counts, then a row for each file of records."""
 
 
@@ -78,6 +82,8 @@ class SyphonPlan:
     rate: float | None
     journal: str | None
     """Names the folder on each executor's machine that its records wait in; none: nothing is recorded."""
+    once: bool = False
+    """A task ends when all that is left to it waits for a namespace that refuses our credential."""
     tasks: tuple[tuple[str, ...], ...] = ()
     """The queues of each task."""
     seconds: float = TASK_SECONDS
@@ -133,6 +139,9 @@ def run_spark_syphon(
     Namespaces are connection strings, or `Access(variable=...)`: then each executor reads its own environment. Without
     a session one is made for `master` (all cores of this machine unless given) and stopped at the end. `rate` limits
     the messages a second of all tasks together.
+
+    Raises `SparkSyphonError` when it makes no headway, and `CredentialRefusedError` when the secondary does not let us
+    count, or, with `once`, when all that is left waits for a namespace that refuses our credential.
     """
     ends = [_access(one, connection_verify) for one in (primary, secondary)]
     # The options of a pairing that a syphon shares with it have the same ranges.
@@ -156,6 +165,7 @@ def run_spark_syphon(
         send_timeout,
         rate,
         None if records is None else journal_key(socket.gethostname(), records.folder, standby, name),
+        once,
     )
     own = spark is None
     session = spark or session_for(master, f"pairbus syphon {name}")
@@ -185,7 +195,7 @@ def session_for(master: str | None, name: str) -> SparkSession:
     here = master is None or master.startswith(("local", "spark://127.", "spark://localhost:"))
     if here:
         return local_session(name, settings={} if master is None else {"spark.master": master})
-    return SparkSession.builder.appName(name).master(str(master)).getOrCreate()
+    return cluster_session(str(master), name)
 
 
 def _access(given: Access | str, connection_verify: str | None) -> Access:
@@ -206,6 +216,48 @@ def deal(depths: Mapping[str, int], slots: int) -> list[tuple[str, ...]]:
         hands[lightest].append(queue)
         loads[lightest] += depths[queue]
     return [tuple(hand) for hand in hands]
+
+
+async def backlog_depths(
+    secondary: Namespace, primary_name: str, numbers: Iterable[int], *, include_extra: bool
+) -> dict[str, int]:
+    """How many messages wait in each backlog queue; those that do not exist are left out."""
+    depths: dict[str, int] = {}
+    async with secondary.administration() as admin:
+
+        async def add(queue: str) -> None:
+            with contextlib.suppress(ResourceNotFoundError):
+                depths[queue] = (await admin.get_queue_runtime_properties(queue)).active_message_count or 0
+
+        queues = [backlog_path(primary_name, number) for number in numbers]
+        queue = ""
+        try:
+            for queue in queues:
+                await add(queue)
+            if include_extra:
+                known = {queue.lower() for queue in queues}
+                for queue in await list_backlog_queues(secondary, primary_name):
+                    if queue.lower() not in known:
+                        await add(queue)
+        except (AzureError, OSError) as error:
+            if is_refused(error):
+                raise CredentialRefusedError(
+                    f"The secondary, {secondary.host}, refuses our credential ({told(error)}). Check its connection "
+                    "string and the rights of its key: a Spark job counts what waits, which needs Manage."
+                ) from error
+            raise SparkSyphonError(
+                f"How deep {queue!r} in {secondary.host} is could not be found out: {told(error)}. "
+                + advice(error, "Check that the namespace answers and that the connection string may manage it.")
+            ) from error
+    return depths
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """How a round ended. `refused`: who refuses our credential, if that alone kept all from being carried."""
+
+    fruitless: bool
+    refused: Side | None = None
 
 
 class _Job:
@@ -235,7 +287,11 @@ class _Job:
         began = time.monotonic()
         fruitless = 0
         while not self._stop.is_set():
-            depths = asyncio.run(self._depths())
+            depths = asyncio.run(
+                backlog_depths(
+                    self._secondary, self._plan.primary_name, self._numbers, include_extra=self._include_extra
+                )
+            )
             self.report.left = depths
             self.report.seconds = time.monotonic() - began
             if self._on_progress is not None:
@@ -246,33 +302,40 @@ class _Job:
                     break
                 self._stop.wait(IDLE_SECONDS)
                 continue
-            failed, carried = self._round(tasks, sum(depths.values()))
+            done = self._round(tasks, sum(depths.values()))
             self.gather()
-            fruitless = fruitless + 1 if failed and not carried else 0
+            if once and done.refused is not None:
+                host = _namespace(self._plan.primary if done.refused == "primary" else self._plan.secondary).host
+                raise CredentialRefusedError(
+                    f"The {done.refused}, {host}, refuses our credential ({self.report.last_error}). Check its "
+                    f"connection string and the rights of its key. {self.report.restored} messages are home; the "
+                    "others wait in the backlog."
+                )
+            fruitless = fruitless + 1 if done.fruitless else 0
             if fruitless >= FAILURES_IN_A_ROW:
                 raise SparkSyphonError(
                     f"{fruitless} rounds in a row failed and carried nothing; {sum(depths.values())} messages wait in "
                     f"{self._secondary.host}. The last error: {self.report.last_error}"
                 )
-            if failed and not carried:
+            if done.fruitless:
                 self._stop.wait(self._plan.retry_interval)
         self.report.seconds = time.monotonic() - began
         return self.report
 
-    def _round(self, tasks: list[tuple[str, ...]], depth: int) -> tuple[bool, int]:
-        """One job of Spark's: whether something failed, and how much was carried."""
+    def _round(self, tasks: list[tuple[str, ...]], depth: int) -> _Round:
+        """One job of Spark's."""
         self.report.rounds += 1
         rate = None if self._plan.rate is None else self._plan.rate / len(tasks)
         work = _Carrying(replace(self._plan, tasks=tuple(tasks), rate=rate))
         description = f"round {self.report.rounds}, {depth} messages in {sum(map(len, tasks))} queues"
         try:
             rows = self._run(len(tasks), work, description)
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             # A task failed too often, or its executor was lost. The queues know how far it was.
             self.report.failures += 1
-            self.report.last_error = _first_line(error)
+            self.report.last_error = cause_of(error)
             log.warning("a round failed", extra={"cause": self.report.last_error})
-            return True, 0
+            return _Round(fruitless=True)
         self._store(rows)
         outcomes = [row for row in rows if row.file is None]
         carried = 0
@@ -283,7 +346,11 @@ class _Job:
             self.report.carried_bytes += row.bytes
             self.report.last_error = row.error or self.report.last_error
             carried += row.restored + row.dead_lettered
-        return any(row.error for row in outcomes), carried
+        failed = [row.refused for row in outcomes if row.error]
+        return _Round(
+            fruitless=bool(failed) and not carried,
+            refused=failed[0] if failed and all(failed) and not carried else None,
+        )
 
     def _store(self, rows: Iterable[Row]) -> int:
         """Put the files among these rows into the ledger; how many are new to it."""
@@ -302,8 +369,8 @@ class _Job:
             try:
                 # As many tasks as there are cores, at once: so every executor gets one.
                 rows = self._run(slots, _Gathering(journal, stored), "records of the executors")
-            except (PySparkException, Py4JError) as error:
-                log.warning("records could not be gathered", extra={"cause": _first_line(error)})
+            except SPARK_ERRORS as error:
+                log.warning("records could not be gathered", extra={"cause": cause_of(error)})
                 return
             records.stored -= stored
             if not self._store(rows):
@@ -317,31 +384,6 @@ class _Job:
         with _described(self._spark, f"syphon {self._plan.primary_name}: {description}"):
             return self._spark.range(0, tasks, 1, tasks).mapInArrow(work, RESULT).collect()
 
-    async def _depths(self) -> dict[str, int]:
-        """How many messages wait in each backlog queue; those that do not exist are left out."""
-        queues = [backlog_path(self._plan.primary_name, number) for number in self._numbers]
-        if self._include_extra:
-            known = {queue.lower() for queue in queues}
-            extra = await list_backlog_queues(self._secondary, self._plan.primary_name)
-            queues += [queue for queue in extra if queue.lower() not in known]
-        depths: dict[str, int] = {}
-        async with self._secondary.administration() as admin:
-            for queue in queues:
-                try:
-                    found = await admin.get_queue_runtime_properties(queue)
-                except ResourceNotFoundError:
-                    continue
-                except (AzureError, OSError) as error:
-                    raise SparkSyphonError(
-                        f"How deep {queue!r} in {self._secondary.host} is could not be found out: "
-                        f"{str(error).rstrip('.')}. "
-                        + advice(
-                            error, "Check that the namespace answers and that the connection string may manage it."
-                        )
-                    ) from error
-                depths[queue] = found.active_message_count or 0
-        return depths
-
 
 @contextlib.contextmanager
 def _described(spark: SparkSession, description: str) -> Iterator[None]:
@@ -354,12 +396,6 @@ def _described(spark: SparkSession, description: str) -> Iterator[None]:
     finally:
         if context is not None:
             context.setJobDescription(None)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error" in line and not line.startswith(("at ", "File "))]
-    return (told or lines or [type(error).__name__])[-1][:500]
 
 
 class _Carrying:
@@ -401,6 +437,7 @@ _ARROW = pa.schema(
         ("expired", pa.int64()),
         ("bytes", pa.int64()),
         ("error", pa.string()),
+        ("refused", pa.string()),
         ("file", pa.string()),
         ("content", pa.binary()),
     ]
@@ -420,7 +457,18 @@ async def carry(plan: SyphonPlan, queues: Sequence[str], journal: Journal | None
         policy=plan.backlog_time_to_live,
         destination_pauses=Growth(plan.retry_interval, LONGEST_DESTINATION_PAUSE_SECONDS),
     )
-    options = PumpOptions(rules, retry_interval=plan.retry_interval, send_timeout=plan.send_timeout)
+    given_up: dict[str, str] = {}
+
+    def give_up() -> None:
+        unfinished = [pump for pump in pumps if not pump.drained]
+        side = refusing(unfinished)
+        if plan.once and side is not None and not given_up:
+            cause = next((pump.last_error for pump in unfinished if pump.last_error), "no right to use it")
+            given_up.update(refused=side, error=cause)
+            for pump in pumps:
+                asyncio.get_running_loop().call_soon(pump.stop)
+
+    options = PumpOptions(rules, retry_interval=plan.retry_interval, send_timeout=plan.send_timeout, on_refused=give_up)
     transport = AmqpTransport(primary, secondary)
     rate = RateLimit(plan.rate)
     share = None if ledger is None else -(-SHARE // len(queues))
@@ -444,4 +492,17 @@ async def carry(plan: SyphonPlan, queues: Sequence[str], journal: Journal | None
         "expired": sum(one.expired for one in counts),
         "bytes": sum(one.restored_bytes for one in counts),
         "error": next((pump.last_error for pump in pumps if pump.last_error), None),
+        **given_up,
     }
+
+
+def refusing(unfinished: Sequence[Pump]) -> Side | None:
+    """Who refuses our credential, if each of these pumps waits for nothing else."""
+    side: Side = "primary"
+    for pump in unfinished:
+        lanes = [lane for lane in pump.planner.lanes.values() if not lane.empty]
+        if pump.refusals >= REFUSALS_FOR_GOOD:
+            side = "secondary"
+        elif not lanes or any(lane.token_refusals < REFUSALS_FOR_GOOD for lane in lanes):
+            return None
+    return side if unfinished else None
