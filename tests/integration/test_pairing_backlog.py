@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -54,7 +55,10 @@ def test_senders_spread_over_the_queues(pair: EmbeddedPair, queue: str) -> None:
         assert first_choices == set(client.backlog_queues.in_rotation)
 
 
-def test_a_pulled_queue_is_tried_again_after_the_ping_interval(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+def test_a_pulled_queue_is_tried_again_after_the_ping_interval(
+    pair: EmbeddedPair, shell: Shell, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pairbus.pairing")
     with paired(
         pair,
         shell,
@@ -69,14 +73,15 @@ def test_a_pulled_queue_is_tried_again_after_the_ping_interval(pair: EmbeddedPai
         pair.secondary.fault("refuse")
         with pytest.raises(BacklogUnavailableError):
             sender.send_messages(ServiceBusMessage("too early"))
-        assert client.backlog_queues.in_rotation == ()
         with pytest.raises(BacklogUnavailableError) as raised:
             sender.send_messages(ServiceBusMessage("still too early"))
         assert list(raised.value.queue_errors) == list(client.backlog_queues.created)
         pair.secondary.clear_faults()
         wait_until(lambda: client.backlog_queues.in_rotation, 10, "the queue's return")
-        sender.send_messages(ServiceBusMessage("back"))
-        assert backlog_bodies(client, pair) == ["back"]
+        for body in ("back", "again"):
+            sender.send_messages(ServiceBusMessage(body))
+        assert backlog_bodies(client, pair) == ["back", "again"]
+    assert sum("is back in the rotation" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_with_no_queue_left_the_error_carries_every_cause(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
