@@ -140,7 +140,7 @@ class Broker:
 
     def open_receiver(self, path: str, mode: ReceiveMode, deliver: Deliver, closed: Closed) -> Receiver:
         place = self.namespace.receivable(path, self.clock.now_ms())
-        receiver = self._feeding.open_receiver(place, mode, deliver, closed)
+        receiver = self._feeding.open_receiver(place, mode, self._delivering(path, deliver), closed)
         self._feeding.settle_down()
         return receiver
 
@@ -160,7 +160,12 @@ class Broker:
         except BrokerError as error:
             accepted(error)
             return _nothing
-        return self._feeding.accept_session(place, session_id, mode, deliver, closed, accepted, timeout_ms)
+        delivering = self._delivering(path, deliver)
+        return self._feeding.accept_session(place, session_id, mode, delivering, closed, accepted, timeout_ms)
+
+    def _delivering(self, path: str, deliver: Deliver) -> Deliver:
+        """How a message of `path` is handed to its receiver."""
+        return deliver
 
     def settle(
         self,

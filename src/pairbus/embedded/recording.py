@@ -29,7 +29,7 @@ from pairbus.embedded.entities.message import (
 )
 from pairbus.embedded.errors import BrokerError
 from pairbus.embedded.limits import Limits
-from pairbus.embedded.receivers import Closed, Deliver, Delivery, ReceiveMode, Receiver
+from pairbus.embedded.receivers import Deliver, Delivery, ReceiveMode
 from pairbus.embedded.store import Store
 from pairbus.ledger import LedgerWriter, Operation, is_backlog_queue
 from pairbus.ledger import Outcome as Ending
@@ -83,22 +83,6 @@ class RecordingBroker(Broker):
         super().cancel_scheduled(path, sequence_numbers, self._then(note, done))
 
     # -- receiving
-
-    def open_receiver(self, path: str, mode: ReceiveMode, deliver: Deliver, closed: Closed) -> Receiver:
-        return super().open_receiver(path, mode, self._delivering(path, deliver), closed)
-
-    def accept_session(
-        self,
-        path: str,
-        session_id: str | None,
-        mode: ReceiveMode,
-        deliver: Deliver,
-        closed: Closed,
-        accepted: Callable[[Receiver | BrokerError], None],
-        timeout_ms: int,
-    ) -> Callable[[], None]:
-        noting = self._delivering(path, deliver)
-        return super().accept_session(path, session_id, mode, noting, closed, accepted, timeout_ms)
 
     def _delivering(self, path: str, deliver: Deliver) -> Deliver:
         def noting(delivery: Delivery) -> None:
