@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +14,13 @@ from azure.servicebus import ServiceBusReceivedMessage
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from pairbus.embedded.limits import Limits
+from pairbus.ledger import Operation
+from pairbus.pipeline.failures import cause_of
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 from pairbus.testing import EmbeddedNamespace, wait_until
 from pairbus.testing.backlogs import take_from
+from pairbus.testing.ledgers import records_in
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +87,42 @@ def test_destinations_by_row_and_batches_up_to_the_limit(bus: SparkSession, name
         assert admin.get_subscription_runtime_properties("spread", "all").active_message_count == 300
     ids = [message.message_id for message in everything(namespace, "left")]
     assert len(set(ids)) == 300
+
+
+@pytest.mark.parametrize(("count", "size"), [(900, 3_000), (7, 100_000), (12_000, 40)])
+def test_batches_fill_to_the_limit_of_the_link(bus: SparkSession, tmp_path: Path, count: int, size: int) -> None:
+    limit = Limits().max_batch_bytes
+    with EmbeddedNamespace("contoso", ledger=tmp_path) as namespace:
+        name = queue(namespace, "filled")
+        # Arrow hands over 10,000 rows at a time: batches go on across them.
+        write(bus.range(0, count, 1, 1).selectExpr(f"repeat('x', {size}) body"), namespace, queue=name)
+        assert active(namespace, name) == count
+    sent = [one for one in records_in(tmp_path) if one.operation is Operation.SEND]
+    assert len(sent) == count
+    # All messages of a transfer are recorded with the time at which it came and how long it took.
+    transfers = Counter((one.at_us, one.latency_us) for one in sent)
+    fit = limit // max(one.bytes for one in sent)
+    least = -(-count // fit)
+    assert least <= len(transfers) <= least + 1
+    assert len(transfers) > 1
+
+
+@pytest.mark.parametrize("size", [Limits().max_batch_bytes + 1, 5 << 20])
+def test_a_row_that_is_larger_than_the_link_takes_is_named(
+    bus: SparkSession, namespace: EmbeddedNamespace, size: int
+) -> None:
+    name = queue(namespace, f"narrow-{size}")
+    frame = bus.range(0, 5, 1, 1).selectExpr("concat('m', id) message_id", f"repeat('x', if(id = 3, {size}, 1)) body")
+    with pytest.raises(PySparkException) as said:
+        write(frame, namespace, queue=name)
+    told = cause_of(said.value)
+    assert told.startswith(f"Row 3 of its partition (message id 'm3', to '{name}') could not be sent: ")
+    # How large it is, and how large it may be: who finds out words it, the link before sending or the queue after it.
+    length, *_, most = map(int, re.findall(r"(?<= )\d{6,}\b", told))
+    assert length > size
+    assert most == Limits().max_message_bytes
+    # The rows before it are sent, each once.
+    assert [one.message_id for one in everything(namespace, name)][:3] == ["m0", "m1", "m2"]
 
 
 def test_what_was_read_is_written_again_unchanged(bus: SparkSession, namespace: EmbeddedNamespace) -> None:
