@@ -130,8 +130,8 @@ def _marked(records: DataFrame, known: DataFrame | None, named: DataFrame) -> Da
     again = f.row_number().over(Window.partitionBy(*_NAME).orderBy("file")) > 1
     marked = records.join(named, "process", "left_semi").withColumn("copy", again)
     if known is None:
-        # No join with an empty frame instead: where the optimizer finds out that it is empty, it leaves a filter that is
-        # simply true, and Spark's reader of JSON lines, to which that is handed down, drops all rows for it.
+        # No join with an empty frame instead: where the optimizer finds out that it is empty, it leaves a filter that
+        # is simply true, and Spark's reader of JSON lines, to which that is handed down, drops all rows for it.
         return marked
     there = known.join(named, "process", "left_semi").select(*_NAME).distinct().withColumn("known", f.lit(True))
     whole = marked.join(there, [*_NAME], "left")
