@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from pairbus.pipeline.servicebus.messages import Message
+from pairbus.pipeline.servicebus.sending import TEXTS
 from pairbus.pipeline.servicebus.variant import METADATA, to_variant
 
 COLUMNS: tuple[tuple[str, DataType, str], ...] = (
@@ -119,25 +120,7 @@ def _property(name: str) -> Callable[[Message], str | None]:
 
 
 _VALUES: dict[str, Callable[[Message], Any]] = {
-    **{
-        name: attrgetter(name)
-        for name in (
-            "body",
-            "body_type",
-            "message_id",
-            "session_id",
-            "content_type",
-            "correlation_id",
-            "subject",
-            "to",
-            "reply_to",
-            "reply_to_session_id",
-            "partition_key",
-            "sequence_number",
-            "delivery_count",
-            "state",
-        )
-    },
+    **{name: attrgetter(name) for name in ("body", "body_type", *TEXTS, "sequence_number", "delivery_count", "state")},
     "time_to_live_ms": attrgetter("ttl_ms"),
     "scheduled_enqueue_time": lambda one: _micros(one.scheduled_ms),
     "enqueued_time": lambda one: _micros(one.enqueued_ms),

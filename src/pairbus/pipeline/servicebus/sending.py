@@ -30,7 +30,7 @@ from pairbus.amqp.decimals import encode_decimal
 from pairbus.amqp.types import AmqpEncodeError, Byte, Float, Int, Short, Symbol, Timestamp, UInt, encode
 from pairbus.pipeline.servicebus.variant import from_variant
 
-_TEXTS = (
+TEXTS = (
     "message_id",
     "session_id",
     "content_type",
@@ -40,9 +40,9 @@ _TEXTS = (
     "reply_to",
     "reply_to_session_id",
     "partition_key",
-    "entity",
 )
-WRITTEN = (*_TEXTS, "body", "time_to_live_ms", "scheduled_enqueue_time", "application_properties")
+"""What a message says of itself in text, by the names of the columns."""
+WRITTEN = (*TEXTS, "entity", "body", "time_to_live_ms", "scheduled_enqueue_time", "application_properties")
 PASSED_OVER = (
     "body_type",
     "enqueued_time",
