@@ -219,19 +219,21 @@ def test_an_entity_that_cannot_go_holds_up_no_other(pair: EmbeddedPair, shell: S
 
 
 def test_what_has_expired_holds_up_nobody(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:
+    """More of it than the forwarder takes at once."""
+    expired = ["short"] * 150
     with paired(
         pair, shell, spool=tmp_path / "spool", backlog_queue_count=1, backlog_time_to_live="deduct", **FAST
     ) as client:
         sender = client.get_queue_sender("orders")
         pair.primary.stop()
         pair.secondary.stop()
-        sender.send_messages(ServiceBusMessage("short", time_to_live=timedelta(milliseconds=1)))
+        sender.send_messages([ServiceBusMessage(body, time_to_live=timedelta(milliseconds=1)) for body in expired])
         sender.send_messages(ServiceBusMessage("long", time_to_live=timedelta(hours=1)))
         pair.primary.restart()
         wait_until(lambda: bodies(pair.primary, "orders") == ["long"], 60, "the message that lives")
-        wait_until(lambda: depth(client) == 1, 60, "a journal with the expired one alone")
+        wait_until(lambda: depth(client) == len(expired), 60, "a journal with the expired ones alone")
         pair.secondary.restart()
-        wait_until(lambda: backlog_bodies(client, pair) == ["short"], 60, "the expired one where the syphon looks")
+        wait_until(lambda: backlog_bodies(client, pair) == expired, 60, "the expired ones where the syphon looks")
 
 
 def test_a_send_cancelled_while_it_is_being_stored_is_forwarded_all_the_same(
