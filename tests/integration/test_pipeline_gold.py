@@ -388,7 +388,11 @@ def test_availability_counts_a_refused_message_once(spark: SparkSession) -> None
     refused = frame(
         spark,
         schemas.MESSAGES,
-        [{"accepted": 0, "failed": 50, "in_doubt": 0}, {"accepted": 1, "failed": 1, "in_doubt": 0}],
+        [
+            {"accepted": 0, "failed": 50, "refused": 50},
+            {"accepted": 1, "failed": 1, "refused": 1},
+            {"accepted": 0, "failed": 3, "refused": 0},  # restores of a syphon, whose client's records are not here
+        ],
         primary="contoso",
         target="orders",
         day=NOON.date(),
