@@ -74,6 +74,8 @@ def _settings(cores: int, driver_memory: str, ui: bool) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
+        # The reader of JSON lines drops all rows if the filter that is handed down to it is simply true.
+        "spark.sql.json.filterPushdown.enabled": "false",
         # A task that writes to a few partitions keeps their files open, instead of sorting its rows by partition.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
         # What each of those files gathers in memory before it is written.

@@ -90,8 +90,13 @@ def summarise(
     publish_orphans(folder)
     with tempfile.TemporaryDirectory(prefix="pairbus-ledger-") as copied:
         lines = read_lines(spark, files_as_they_are(folder, Path(copied)))
-        records = told_apart(silver(lines))
-        return summarise_records(records, quarantine(lines), look=look, require_receipts=require_receipts)
+        # Read once, for several questions; and no filter of theirs reaches the reader of JSON lines, which drops all
+        # rows for one that is simply true.
+        records = told_apart(silver(lines)).persist()
+        try:
+            return summarise_records(records, quarantine(lines), look=look, require_receipts=require_receipts)
+        finally:
+            records.unpersist()
 
 
 def summarise_records(
