@@ -59,8 +59,8 @@ and `NAME/batch=NUMBER/day=DAY/` (six digits) is the folder.
   that has come to more than 32 builds is written again as one, in files of about 128 MiB.
 - Two builds of one ledger into two folders are independent: an experiment does not disturb the tables in use.
 - Bills are made with the prices that `pairbus ledger build` is given. A report has the tables' own, whatever they are,
-  unless it is given others: then it makes bills of its own, and the tables keep theirs. A name in `--connections` that no
-  namespace has is told on standard error, and is no error: a namespace may have done nothing yet.
+  unless it is given others: then it makes bills of its own, and the tables keep theirs. A name in `--connections` that
+  no namespace has is told on standard error, and is no error: a namespace may have done nothing yet.
 - A line that is no record goes to `quarantine` with its reason. Fields that a newer writer added are ignored; a
   `version` newer than the program knows is quarantined, and read by the next full build of a newer program.
 """
