@@ -6,6 +6,7 @@ files that take minutes begin first, so that at the end nobody waits for one of 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,17 @@ TAKES_MINUTES = (
     "test_connector_secrets",
     "test_kill_server",
 )
+
+
+@pytest.fixture(autouse=True)
+def log_settings_stay() -> Iterator[None]:
+    """A command that is run in the test's own process sets up the log of the process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in [one for one in root.handlers if one not in handlers]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -65,19 +65,26 @@ def test_built_day_by_day_is_built_at_once(spark: SparkSession, tmp_path: Path) 
     there = {"message_id": "topic", "entity": "prices/subscriptions/europe"}
     write(ledger, "a", (at(1), SEND | again), (at(1), RECEIVED | again), (at(1), DIVERT | waits))
     write(ledger, "b", (at(4), DIVERT | again), (at(4), DIVERT | topic), (at(4), REMOVE | topic))
-    write(ledger, "c", (at(12), RESTORE | waits), (at(12), REMOVE | waits), (at(12), RECEIVED | waits))
-    write(ledger, "d", (at(12), RESTORE | waits), (at(12), RECEIVED | waits))
     write(
         ledger,
-        "e",
+        "c",
         (at(5), RESTORE | topic | {"entity": "prices"}),
         (at(5), RECEIVED | there),
         (at(5), RECEIVED | there | {"entity": "prices/subscriptions/large"}),
+        (at(12), RESTORE | waits),
+        (at(12), REMOVE | waits),
+        (at(12), RECEIVED | waits),
         (at(12), RESTORE | late),
         (at(12), REMOVE | late),
     )
-    write(ledger, "f", (at(6), RECEIVED | there))
-    write(ledger, "g", (at(11), DIVERT | late))
+    write(
+        ledger,
+        "d",
+        (at(6), RECEIVED | there),
+        (at(11), DIVERT | late),
+        (at(12), RESTORE | waits),
+        (at(12), RECEIVED | waits),
+    )
     build(spark, ledger, tmp_path / "at once")
     (tmp_path / "slowly").mkdir()
     for path in closed_files(ledger):
