@@ -44,8 +44,11 @@ EVIDENCE = """
       count_if(ok and not own and not on_backlog and settled) received,
       count_if(not own and outcome = 'failed' and (is_send or is_divert or is_restore or is_spool)) failed,
       count_if(outcome = 'unknown' and (is_send or is_divert or is_restore or is_spool)) in_doubt,
-      count_if(not own and outcome in ('failed', 'unknown') and (is_send or is_divert or is_spool)) refused,
-      count_if(not own and outcome = 'unknown' and (is_divert or is_spool)) unanswered,
+      count_if(not own and outcome in ('failed', 'unknown')
+               and ((is_send or is_divert) and not from_spool or is_spool)) refused,
+      count_if(not own and outcome = 'unknown' and (is_divert and not from_spool or is_spool)) unanswered,
+      count_if(not own and (is_restore or ok and (from_spool and (is_send or is_divert)
+               or on_backlog and (settled or operation in ('expire', 'resubmit'))))) handled,
       count_if(id_hashed) hashed,
       count_if(own and is_send) namespace_home,
       count_if(own and settled) namespace_received
@@ -88,8 +91,7 @@ AUDIT = """
                                        least(first_at, coalesce(since, first_at)) as first_at,
                                        greatest(last_at, coalesce(until, last_at)) as last_at)
             from messages left join most using ("primary", target, message_id) where subscription = ''),
-    told as (select *, (accepted = 0 and unanswered = 0
-                        and greatest(restored, removed, dead_lettered, expired, unspooled) > 0)::int inferred,
+    told as (select *, (accepted = 0 and unanswered = 0 and handled > 0)::int inferred,
                     greatest(direct + restored, namespace_home) home
              from own),
     known as (select * replace (accepted + inferred as accepted),

@@ -49,7 +49,7 @@ class Story:
     def spooled(self, message_id: str) -> None:
         self._writer.record(Operation.SPOOL, "contoso", "orders", message_id=message_id, route=Route.SPOOL)
 
-    def unspooled(self, message_id: str, *, home: bool) -> None:
+    def unspooled(self, message_id: str, *, home: bool, outcome: Outcome = Outcome.OK) -> None:
         if home:
             self._writer.record(Operation.SEND, "contoso", "orders", message_id=message_id, route=Route.SPOOL)
         else:
@@ -60,6 +60,7 @@ class Story:
                 destination="orders",
                 message_id=message_id,
                 route=Route.SPOOL,
+                outcome=outcome,
             )
 
     def restored(self, message_id: str, outcome: Outcome = Outcome.OK, queue: str = QUEUE) -> None:
@@ -226,6 +227,21 @@ def unspooled_and_nobody_told(story: Story) -> None:
     story.settled(Operation.COMPLETE, "m")
 
 
+def resubmitted_and_nobody_told(story: Story) -> None:
+    story.settled(Operation.RESUBMIT, "m")
+
+
+def could_not_go_home_and_nobody_told(story: Story) -> None:
+    story.restored("m", Outcome.FAILED)
+
+
+def forwarded_at_the_second_try(story: Story) -> None:
+    """The spool's own attempt had no answer: the application was told that its message is accepted before that."""
+    story.unspooled("m", home=False, outcome=Outcome.UNKNOWN)
+    story.unspooled("m", home=False)
+    story.settled(Operation.COMPLETE, "m")
+
+
 def refused_and_nobody_told(story: Story) -> None:
     """Its first attempt is recorded, its divert is not."""
     story.sent("m", Outcome.FAILED)
@@ -264,6 +280,9 @@ SITUATIONS: list[tuple[Callable[[Story], None], str, dict[str, int]]] = [
     (removed_and_nobody_told, "lost", {"accepted": 1, "inferred": 1, "lost": 1}),
     (home_and_nobody_told, "delivered", {"accepted": 1, "inferred": 1, "delivered": 1}),
     (unspooled_and_nobody_told, "lost", {"accepted": 1, "inferred": 1, "lost": 1}),
+    (resubmitted_and_nobody_told, "waiting", {"accepted": 1, "inferred": 1, "waiting": 1}),
+    (could_not_go_home_and_nobody_told, "waiting", {"accepted": 1, "inferred": 1, "waiting": 1}),
+    (forwarded_at_the_second_try, "lost", {"accepted": 1, "inferred": 1, "lost": 1, "refused": 0}),
     (refused_and_nobody_told, "lost", {"accepted": 1, "inferred": 1, "lost": 1}),
     (not_accepted_but_there, "never accepted", {"accepted": 0, "inferred": 0, "lost": 0}),
 ]
@@ -314,25 +333,25 @@ def test_a_summary_adds_up(spark: SparkSession, tmp_path: Path) -> None:
     everything(tmp_path)
     summary = summarise(spark, tmp_path)
     assert summary == Summary(
-        accepted=24,
+        accepted=27,
         delivered=12,
         dead_lettered=2,
         expired=2,
-        waiting=4,
-        lost=4,
+        waiting=6,
+        lost=5,
         duplicates=3,
-        diverted=18,
+        diverted=19,
         spooled=4,
         restored=12,
         pings=1,
-        billed_operations=43,
+        billed_operations=46,
         unidentified=1,
         unrecorded=0,
         broken_lines=0,
         died=0,
-        inferred=4,
+        inferred=7,
     )
-    assert summary.sentence == "accepted 24: delivered 12, dead-lettered 2, expired 2, waiting 4, lost 4, duplicates 3"
+    assert summary.sentence == "accepted 27: delivered 12, dead-lettered 2, expired 2, waiting 6, lost 5, duplicates 3"
 
 
 def test_what_is_not_in_the_queues_is_lost(spark: SparkSession, tmp_path: Path) -> None:
@@ -419,6 +438,8 @@ def test_what_tables_have_not_read_is_known_by_its_ids(tmp_path: Path) -> None:
         writing.record(Operation.RESTORE, "contoso", "orders", source=QUEUE, message_id="being written")
         assert writing.flush()
         (tmp_path / "torn-1-abc.000001.jsonl.open").write_text('{"v":1,"message_id":"to')
+        with LedgerWriter(tmp_path, role=Role.NAMESPACE) as secondary:
+            secondary.record(Operation.PEEK, "fabrikam", QUEUE, message_id="looked at")
         assert unread_ids(tmp_path, read) == {"published since", "being written"}
 
 

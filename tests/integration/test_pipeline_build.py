@@ -384,6 +384,10 @@ def test_a_look_into_the_queues_finds_what_is_missing(spark: SparkSession, table
     told = report(spark, tables, last_day=date.fromisoformat(DAYS[2]), look=look)
     assert (told.summary.waiting, told.summary.lost) == (0, 2)
     assert sorted(row["message_id"] for row in told.lost) == ["lost", "waits"]
+    assert [row["waiting"] for row in told.episodes] == [0], "the page does not contradict itself"
+    assert sum(row["still_waiting"] for row in told.waiting) == 0
+    by_ledger = report(spark, tables, last_day=date.fromisoformat(DAYS[2]))
+    assert [row["waiting"] for row in by_ledger.episodes] == [1]
 
 
 def test_a_backlog_that_was_there_before_the_span_is_seen(spark: SparkSession, tables: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from pairbus.ledger import LedgerWriter, Operation, Role, Route, closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import BuildResult, build
+from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.page import doubts
 from pairbus.pipeline.report import report
 from pairbus.pipeline.store import TableStore
@@ -46,6 +47,11 @@ def counts(spark: SparkSession, folder: Path) -> dict[str, list[tuple[Any, ...]]
         if table not in (schemas.SILVER, schemas.QUARANTINE):
             frames[table.name] = store.read_table(spark, table.schema, table.name, manifest)
     return {name: sorted((tuple(row) for row in frame.collect()), key=repr) for name, frame in frames.items()}
+
+
+def table(spark: SparkSession, folder: Path, of: schemas.Table) -> list[Row]:
+    store = TableStore(folder)
+    return store.read_table(spark, of.schema, of.name, store.manifest()).collect()
 
 
 def quarantined(spark: SparkSession, folder: Path) -> list[tuple[str, str]]:
@@ -90,7 +96,7 @@ def test_copies_in_one_build_count_once(spark: SparkSession, ledger: Path, clean
 def test_copies_of_what_an_earlier_build_read_count_once(
     spark: SparkSession, ledger: Path, clean: Path, tmp_path: Path
 ) -> None:
-    """Alone, then among new records of the same process."""
+    """Alone, with other prices at the same time, then among new records of the same process."""
     client, syphon = closed_files(ledger)
     lines = client.read_text().splitlines(keepends=True)
     folder, tables = tmp_path / "ledger", tmp_path / "tables"
@@ -98,7 +104,9 @@ def test_copies_of_what_an_earlier_build_read_count_once(
     (folder / "first.jsonl").write_text("".join(lines[:3]))
     build(spark, folder, tables)
     (folder / "again.jsonl").write_text("".join(lines[:2]))
-    assert build(spark, folder, tables) == BuildResult(1, 0, 2, ())
+    assert build(spark, folder, tables, pricing=Pricing(tariff="azure-cny")) == BuildResult(1, 0, 2, ())
+    assert {row["currency"] for row in table(spark, tables, schemas.BILLS)} == {"CNY"}
+    build(spark, folder, tables, pricing=Pricing())
     shutil.copy2(client, folder)
     shutil.copy2(syphon, folder)
     assert build(spark, folder, tables).quarantined == 3

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pairbus.ledger import LedgerWriter, Operation, Role, Route
+from pairbus.ledger import LedgerWriter, Operation, Role, Route, closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
 from pairbus.pipeline.store import TableStore
@@ -30,9 +31,9 @@ pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
 KILLS = int(os.environ.get("PAIRBUS_BUILD_KILLS", "1"))
 WRITES = 12
-"""Folders that one build writes: silver, quarantine, and the tables."""
-STEPS = ("shutil.rmtree", "os.sync", "os.fsync", "os.replace")
-"""How a build changes the disk without Spark: a sweep, and the publication."""
+"""Folders that one build leaves: silver, quarantine, and the tables."""
+STEPS = ("shutil.rmtree", "os.rename", "os.sync", "os.fsync", "os.replace")
+"""How a build changes the disk without Spark: a sweep, silver without copies, and the publication."""
 
 PROGRAM = """
     import sys
@@ -84,6 +85,7 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 
 
 def write_ledger(folder: Path, name: str) -> None:
+    earlier = set(closed_files(folder))
     with LedgerWriter(folder, role=Role.CLIENT) as writer:
         ids = [f"{name}-{i}" for i in range(100)]
         writer.record_batch(Operation.SEND, "contoso", "orders", ids, route=Route.PRIMARY)
@@ -97,6 +99,9 @@ def write_ledger(folder: Path, name: str) -> None:
         writer.record_batch(
             Operation.RESTORE, "contoso", "orders", backlog[:40], source=QUEUE, route=Route.SYPHON, role=Role.SYPHON
         )
+    # Under two names: a build writes silver again, without the copies.
+    (written,) = set(closed_files(folder)) - earlier
+    shutil.copy(written, folder / f"{name}-copy.000001.jsonl")
     (folder / f"{name}-torn.000001.jsonl").write_text('{"v":1,')
 
 
@@ -177,7 +182,9 @@ def test_a_killed_build_and_its_repetition_equal_one_clean_build(spark: SparkSes
     assert content(spark, tables) == content(spark, tmp_path / "clean"), f"seed {seed}"
 
 
-def test_twenty_killed_drivers_and_one_repetition_equal_one_clean_build(spark: SparkSession, tmp_path: Path) -> None:
+def test_over_twenty_killed_drivers_and_one_repetition_equal_one_clean_build(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     seed = random.SystemRandom().randrange(2**32)
     ledger, tables = tmp_path / "ledger", tmp_path / "tables"
     write_ledger(ledger, "before")

@@ -12,6 +12,8 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from pairbus.amqp.sections import read_facts
 from pairbus.pairing.sdk import message_ids
+from pairbus.pipeline.reality import message_id_inside
+from pairbus.syphon.stamps import message_key_of
 
 
 @pytest.mark.parametrize(
@@ -30,4 +32,5 @@ def test_the_key_before_and_after_encoding(message_id: Any, key: str | None) -> 
     outgoing = PyamqpTransport.to_outgoing_amqp_message(message)
     assert message_ids(message) == [key]
     assert message_ids({"body": b"x", "message_id": message_id}) == [key]
-    assert read_facts(bytes(encode_payload(bytearray(), outgoing))).message_key == key
+    raw = bytes(encode_payload(bytearray(), outgoing))
+    assert read_facts(raw).message_key == message_key_of(raw) == message_id_inside(raw) == key

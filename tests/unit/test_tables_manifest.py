@@ -109,4 +109,4 @@ def test_prices_and_numbers_read_back_as_they_were(tmp_path: Path) -> None:
     written = Manifest(batch=1, numbers={"shop": ((-5, 7), (9, 2**63 - 1))}, prices=pricing.kept)
     TableStore(tmp_path).publish(written)
     assert TableStore(tmp_path).manifest() == written
-    assert {tariff.name for tariff in pricing.kept.tariffs} == {"azure-usd"}
+    assert pricing.kept.tariffs == (), "shipped prices are those of the version that reads"

@@ -99,15 +99,18 @@ def report(
 ) -> int:
     """Say what became of every message, and write a page about it.
 
-    Builds the tables first. Exits with 1 if a message is lost. Bills are those of the tables; with other prices they
-    are made for this report, and the tables keep theirs.
+    Builds the tables first. Exits with 1 if a message is lost. Bills are those of the tables; prices that are given
+    here replace theirs for this report only.
     """
     first_day, last_day = read_day("--from", first), read_day("--to", last)
-    given = any((tariff_file, tariff, plan, connections))
-    pricing = read_pricing(tariff_file, tariff, plan or "standard", connections) if given else None
     _check_folder(ledger)
+    given = any((tariff_file, tariff, plan, connections))
+    before = _prices_of(_tables(ledger, tables)) if given else None
+    pricing = read_pricing(tariff_file, tariff, plan, connections, before) if given else None
     if first_day is not None and last_day is not None and first_day > last_day:
         raise Refusal(f"--from {first_day} is after --to {last_day}: give the earlier day first.")
+    if output is not None and not output.parent.is_dir():
+        raise Refusal(f"The report cannot be written to {output}: the folder {output.parent} does not exist; make it.")
     if secondary is not None and not look_into:
         raise Refusal("--secondary is for --look-into: give both, or leave it out.")
     access = _access(look_into, secondary) if look_into else {}
@@ -192,7 +195,8 @@ def _with_unread(look: Look, ledger: Path, tables: Path) -> Look:
 def _check_folder(ledger: Path) -> None:
     """Before Spark is started, which takes ten seconds."""
     if not ledger.is_dir():
-        raise Refusal(f"The ledger folder {ledger} does not exist; give the folder that clients record in.")
+        what = "is a file" if ledger.exists() else "does not exist"
+        raise Refusal(f"The ledger folder {ledger} {what}; give the folder that clients record in.")
 
 
 def _check_records(ledger: Path, tables: Path) -> None:
@@ -208,6 +212,15 @@ def _check_records(ledger: Path, tables: Path) -> None:
 
 def _tables(ledger: Path, tables: Path | None) -> Path:
     return tables or ledger.with_name(f"{ledger.name}-tables")
+
+
+def _prices_of(tables: Path) -> Pricing | None:
+    from pairbus.pipeline.store import TablesError, TableStore
+
+    try:
+        return TableStore(tables).manifest().prices
+    except TablesError as error:
+        raise Refusal(str(error)) from error
 
 
 def _remark_on_names(spark: Any, tables: Path, pricing: Pricing | None) -> None:

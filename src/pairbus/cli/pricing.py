@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -37,19 +38,31 @@ Connections = Annotated[
 ]
 
 
-def read_pricing(file: Path | None, name: str | None, plan: str, connections: Sequence[str] | None = None) -> Pricing:
-    """Which prices to use, checked before anything else is done."""
-    from pairbus.costs import TariffError, tariff_for
-
-    tariffs, chosen = read_tariffs(file, name)
-    try:
-        tariff_for(tariffs, chosen, date.today()).plan(plan)
-    except TariffError as error:
-        raise Refusal(str(error)) from error
+def read_pricing(
+    file: Path | None,
+    name: str | None,
+    plan: str | None,
+    connections: Sequence[str] | None = None,
+    before: Pricing | None = None,
+) -> Pricing:
+    """Which prices to use, checked before anything else is done: those of `before`, but for what is given."""
+    from pairbus.costs import TariffError
     from pairbus.pipeline.gold import Pricing
 
-    counts = dict(_connections(entry) for entry in connections or ())
-    return Pricing(tariffs=tariffs, tariff=chosen, plan=plan, connections=counts)
+    prices = before or Pricing()
+    own = _own_tariff(file)
+    chosen = replace(
+        prices,
+        tariffs=prices.tariffs if own is None else (own,),
+        tariff=name or (prices.tariff if own is None else own.name),
+        plan=plan or prices.plan,
+        connections={**prices.connections, **dict(_connections(entry) for entry in connections or ())},
+    )
+    try:
+        chosen.of("", date.today())
+    except TariffError as error:
+        raise Refusal(str(error)) from error
+    return chosen
 
 
 def _connections(entry: str) -> tuple[str, Decimal]:
@@ -65,13 +78,18 @@ def _connections(entry: str) -> tuple[str, Decimal]:
 
 def read_tariffs(file: Path | None, name: str | None) -> tuple[tuple[Tariff, ...], str]:
     """All tariffs there are, and the name of the one to use: the file's, unless another is asked for."""
-    from pairbus.costs import TariffError, parse_tariff, shipped_tariffs
+    from pairbus.costs import shipped_tariffs
 
-    tariffs = shipped_tariffs()
+    own = _own_tariff(file)
+    return (shipped_tariffs(), name or "azure-usd") if own is None else ((*shipped_tariffs(), own), name or own.name)
+
+
+def _own_tariff(file: Path | None) -> Tariff | None:
+    from pairbus.costs import TariffError, parse_tariff
+
     if file is None:
-        return tariffs, name or "azure-usd"
+        return None
     try:
-        own = parse_tariff(file_text("The tariff", file), str(file))
+        return parse_tariff(file_text("The tariff", file), str(file))
     except TariffError as error:
         raise Refusal(str(error)) from error
-    return (*tariffs, own), name or own.name

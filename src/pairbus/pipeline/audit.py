@@ -53,6 +53,7 @@ EVIDENCE = (
     "in_doubt",
     "refused",
     "unanswered",
+    "handled",
     "namespace_home",
     "namespace_received",
     "hashed",
@@ -101,6 +102,8 @@ def evidence(spoken: DataFrame) -> DataFrame:
     settled = operation.isin(*_SETTLEMENTS)
     carried = is_send | is_divert | is_restore | is_spool
     unknown = f.col("outcome") == Outcome.UNKNOWN.value
+    left_spool = from_spool & (is_send | is_divert)
+    left_backlog = on_backlog & operation.isin(*_SETTLEMENTS, Operation.EXPIRE.value, Operation.RESUBMIT.value)
     unaccepted = ~by_namespace & (unknown | (f.col("outcome") == Outcome.FAILED.value))
     marks: dict[str, Column] = {
         "accepted": ok & ~by_namespace & ((is_send | is_divert) & ~from_spool | is_spool),
@@ -116,8 +119,9 @@ def evidence(spoken: DataFrame) -> DataFrame:
         "received": ok & ~by_namespace & ~on_backlog & settled,
         "failed": ~by_namespace & (f.col("outcome") == Outcome.FAILED.value) & carried,
         "in_doubt": unknown & carried,
-        "refused": unaccepted & (is_send | is_divert | is_spool),
-        "unanswered": ~by_namespace & unknown & (is_divert | is_spool),
+        "refused": unaccepted & ((is_send | is_divert) & ~from_spool | is_spool),
+        "unanswered": ~by_namespace & unknown & (is_divert & ~from_spool | is_spool),
+        "handled": ~by_namespace & (is_restore | (ok & (left_spool | left_backlog))),
         "namespace_home": ok & by_namespace & ~on_backlog & is_send,
         "namespace_received": ok & by_namespace & ~on_backlog & settled,
         "hashed": f.coalesce(f.col("id_hashed"), f.lit(False)),
@@ -179,8 +183,7 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
     """
     zero = f.lit(0)
     home = f.greatest(f.col("direct") + f.col("restored"), f.col("namespace_home"))
-    been_inside = f.greatest("restored", "removed", "dead_lettered", "expired", "unspooled") > 0
-    untold = been_inside & (f.col("accepted") == 0) & (f.col("unanswered") == 0)
+    untold = (f.col("handled") > 0) & (f.col("accepted") == 0) & (f.col("unanswered") == 0)
     known = (
         _with_subscriptions(messages)
         .withColumn("home", home)

@@ -159,6 +159,8 @@ class Build:
             return BuildResult(0, 0, 0, ())
         days, records, quarantined = self._ingest(files)
         touched = self.refresh(days) if days else set()
+        if not days and self._before.prices not in (None, self._pricing.kept):
+            self._make_bills()
         return BuildResult(len(files), records, quarantined, tuple(sorted(touched)))
 
     def refresh(self, days: Sequence[str]) -> set[str]:

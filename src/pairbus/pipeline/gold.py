@@ -42,7 +42,8 @@ _TAKING = (Operation.RECEIVE.value, Operation.PEEK.value)
 class Pricing:
     """Which tariff and plans the bills are made with."""
 
-    tariffs: tuple[Tariff, ...] = field(default_factory=shipped_tariffs)
+    tariffs: tuple[Tariff, ...] = ()
+    """Tariffs of one's own, beside those that this version ships."""
     tariff: str = "azure-usd"
     plan: str = "standard"
     plans: Mapping[str, str] = field(default_factory=dict)
@@ -53,11 +54,14 @@ class Pricing:
 
     @property
     def kept(self) -> Pricing:
-        """The same without tariffs that are not used: what tables keep, so that later bills are made alike."""
+        """The same without tariffs that are not used: what tables keep, so that later bills are made alike.
+
+        Shipped ones are not kept: a later version may know newer prices.
+        """
         return replace(self, tariffs=tuple(tariff for tariff in self.tariffs if tariff.name == self.tariff))
 
     def of(self, namespace: str, month: date) -> tuple[Tariff, Plan]:
-        tariff = tariff_for(self.tariffs, self.tariff, month)
+        tariff = tariff_for((*shipped_tariffs(), *self.tariffs), self.tariff, month)
         plans = {short_name(name): plan for name, plan in self.plans.items()}
         return tariff, tariff.plan(plans.get(namespace, self.plan))
 

@@ -116,7 +116,10 @@ def _facts(report: Report) -> str:
     added: dict[str, Decimal] = {}
     for row in report.pairing_cost:
         added[row["currency"]] = added.get(row["currency"], Decimal(0)) + Decimal(row["amount"])
-    facts += [("added by pairing", f"{amount:,.2f} {currency}") for currency, amount in sorted(added.items())]
+    facts += [
+        ("added by pairing, beyond base charges", f"{amount:,.2f} {currency}")
+        for currency, amount in sorted(added.items())
+    ]
     return '<dl class="facts">' + "".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in facts) + "</dl>"
 
 

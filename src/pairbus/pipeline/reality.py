@@ -18,9 +18,10 @@ from pyspark.sql import types as t
 
 from pairbus import envelope
 from pairbus.amqp.decoding import decode, skip
+from pairbus.amqp.sections import id_text
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.ledger.files import closed_files, open_files
-from pairbus.ledger.records import BACKLOG_SEGMENT, Route, hashed_id, is_backlog_queue
+from pairbus.ledger.records import BACKLOG_SEGMENT, Role, Route, hashed_id, is_backlog_queue
 from pairbus.pipeline.audit import Look
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 from pairbus.pipeline.servicebus.entities import resolve
@@ -70,6 +71,7 @@ def _check_backlog(primary_name: str, access: Mapping[str, str]) -> None:
 
 
 class _Line(msgspec.Struct):
+    role: str = ""
     message_id: str | None = None
     entity: str = ""
     source: str | None = None
@@ -91,7 +93,10 @@ def unread_ids(ledger: Path, read: Collection[str]) -> frozenset[str]:
                 line = decoder.decode(raw)
             except msgspec.DecodeError:  # torn, or being written
                 continue
-            if line.message_id and (line.source or line.route == Route.SPOOL or is_backlog_queue(line.entity)):
+            # A namespace's own records prove nothing about backlogs, and have the look itself.
+            if line.role == Role.NAMESPACE or not line.message_id:
+                continue
+            if line.source or line.route == Route.SPOOL or is_backlog_queue(line.entity):
                 found.add(line.message_id)
     return frozenset(found)
 
@@ -126,7 +131,7 @@ def message_id_inside(start: bytes | None) -> str | None:
         while raw[pos : pos + 2] == b"\x00\x53":
             if raw[pos + 2] == _PROPERTIES:
                 fields = decode(raw, pos + 3)[0]
-                return str(fields[0]) if fields and fields[0] is not None else None
+                return id_text(fields[0]) if fields else None
             pos = skip(raw, pos + 3)
     except (AmqpDecodeError, IndexError):
         return None

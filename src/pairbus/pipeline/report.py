@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -134,7 +135,8 @@ class _Reading:
 
     def report(self, look: Look | None, pricing: Pricing | None) -> Report:
         records = self._store.read_silver(self._spark, schemas.SILVER.schema, self._manifest, self._days)
-        audit = self._table(schemas.AUDIT)
+        by_ledger = self._table(schemas.AUDIT)
+        audit = by_ledger
         if look is not None:
             audit = confirm(audit, look, sure=all_told(records, look, host_label()))
         audit = audit.persist()
@@ -146,6 +148,7 @@ class _Reading:
                 self._unreadable(),
             )
             bills, pairing_cost = self._bills(pricing)
+            waited = self._table(schemas.WAITING) if look is None else gold.waiting(audit)
             sends, depth = _over_time(records, self._depth_before())
             alive = {row["process"] for row in records.select("process").distinct().collect()}
             return Report(
@@ -161,8 +164,8 @@ class _Reading:
                 sends=sends,
                 depth=depth,
                 waits=_waits(audit),
-                episodes=self._episodes(alive),
-                waiting=_plain(self._table(schemas.WAITING).orderBy("day", "primary", "target")),
+                episodes=_without(self._episodes(alive), _waiting(by_ledger) - _waiting(audit) if look else Counter()),
+                waiting=_plain(waited.orderBy("day", "primary", "target")),
                 availability=_plain(self._table(schemas.AVAILABILITY).orderBy("day", "primary", "target")),
                 bills=sorted(_plain(bills), key=_line_order),
                 pairing_cost=_plain(pairing_cost.orderBy("month", "namespace", "cause")),
@@ -242,6 +245,17 @@ class _Reading:
     def _of_months(self, table: schemas.Table, months: Collection[str]) -> DataFrame:
         days = [day for day in self._manifest.days(table.name) if day[:7] in months]
         return self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
+
+
+def _waiting(audit: DataFrame) -> Counter[str]:
+    """How many messages of each failover still wait."""
+    rows = audit.where("waiting > 0 and episode is not null").groupBy("episode").count().collect()
+    return Counter({row["episode"]: row["count"] for row in rows})
+
+
+def _without(episodes: list[dict[str, Any]], found_missing: Counter[str]) -> list[dict[str, Any]]:
+    """The failovers, less what a look into the queues found not to wait any more."""
+    return [row | {"waiting": row["waiting"] - found_missing[row["episode"]]} for row in episodes]
 
 
 def _plain(frame: DataFrame) -> list[dict[str, Any]]:

@@ -104,7 +104,8 @@ _MESSAGE = (
     ("failed", _INT, "attempts that were refused"),
     ("in_doubt", _INT, "attempts without an answer"),
     ("refused", _INT, "attempts of the application's own sends, on any way, that were refused or had no answer"),
-    ("unanswered", _INT, "attempts to put it into a backlog or spool that had no answer"),
+    ("unanswered", _INT, "the application's attempts to put it into a backlog or spool that had no answer"),
+    ("handled", _INT, "records of those who had it from a backlog or spool, of restores also the failed ones"),
     ("hashed", _INT, "records that have a hash in place of the id"),
 )
 

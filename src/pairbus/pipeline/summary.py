@@ -81,6 +81,7 @@ def summarise(
 ) -> Summary:
     """Audit a ledger folder as it is now, open files included, without building tables.
 
+    For a session on this machine: files that are being written are copied to a temporary folder of it first.
     `require_receipts` counts a message as delivered when a receiver settled it, not when the primary took it;
     `look` is what a look into the queues found, see `pairbus.pipeline.audit.confirm`.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pairbus.amqp.decoding import decode, skip
+from pairbus.amqp.sections import id_text
 from pairbus.amqp.values import AmqpDecodeError
 
 _HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x72, 0x73
@@ -47,7 +48,7 @@ def message_key_of(raw: bytes) -> str | None:
             if kind not in (_LIST8, _LIST32) or raw[pos + 3 + (2 if kind == _LIST8 else 8)] == 0:
                 return None
             found, _ = decode(raw, pos + 3 + (3 if kind == _LIST8 else 9))
-            return found if found is None else found.hex() if isinstance(found, bytes) else str(found)
+            return id_text(found)
         if not _HEADER <= code < _PROPERTIES:
             return None
         pos = skip(raw, pos + 3)

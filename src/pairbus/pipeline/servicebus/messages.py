@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from pairbus.amqp.sections import (
     APPLICATION_PROPERTIES,
@@ -19,6 +18,7 @@ from pairbus.amqp.sections import (
     SEQUENCE,
     VALUE,
     Sections,
+    id_text,
 )
 from pairbus.amqp.types import AmqpDecodeError, decode, encode, skip
 
@@ -153,11 +153,11 @@ def read(raw: bytes) -> Message:
 
 def _read_properties(message: Message, values: list[Any]) -> None:
     values = [*values, *[None] * (13 - len(values))]
-    message.message_id = _id(values[0])
+    message.message_id = id_text(values[0])
     message.to = _text(values[2])
     message.subject = _text(values[3])
     message.reply_to = _text(values[4])
-    message.correlation_id = _id(values[5])
+    message.correlation_id = id_text(values[5])
     message.content_type = _text(values[6])
     message.session_id = _text(values[10])
     message.reply_to_session_id = _text(values[12])
@@ -175,12 +175,6 @@ def _read_annotations(message: Message, values: dict[Any, Any] | None) -> None:
             message.scheduled_ms = int(value)
         elif key == "x-opt-partition-key":
             message.partition_key = _text(value)
-
-
-def _id(value: str | UUID | int | bytes | None) -> str | None:
-    if value is None or type(value) is str:
-        return value
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _text(value: Any) -> str | None:
