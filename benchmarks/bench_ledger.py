@@ -83,7 +83,10 @@ def write_ledger(folder: Path, operations: int, first_day: int, days: int) -> in
     """The ledger of `days` days: most messages go straight, one batch in ten through a backlog."""
     per_round = BATCH * ((DIVERTED_SHARE - 1) * OPERATIONS_PER_PLAIN + OPERATIONS_PER_DIVERTED)
     rounds = max(1, operations // per_round)
-    limits = LedgerLimits(roll_bytes=64 * 1024 * 1024, roll_seconds=3600, pending_records=50_000)
+    # A hundred million operations have some 27 GB: more than a folder may have unless told so.
+    limits = LedgerLimits(
+        roll_bytes=64 * 1024 * 1024, roll_seconds=3600, pending_records=50_000, folder_bytes=256 * 1024**3
+    )
     written, chance = 0, random.Random(first_day)
     with LedgerWriter(folder, limits=limits) as writer:
         for number in range(rounds):
