@@ -38,9 +38,18 @@ def test_an_interrupt_inside_a_step_is_raised_after_it_and_what_it_began_is_undo
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_step_that_fails_because_of_an_interrupt_is_interrupted() -> None:
+    """A server that is just starting hears Ctrl-C as well, and ends."""
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        raise RuntimeError("The server 'contoso' did not start.")
+
+
 def test_without_an_interrupt_nothing_is_different() -> None:
     with ExitStack() as stack:
         assert enter(stack, open_value(7)) == 7
+    with pytest.raises(RuntimeError), deferred_interrupts():
+        raise RuntimeError
 
 
 @contextmanager

@@ -16,7 +16,8 @@ AT_ONCE = 3
 def deferred_interrupts() -> Iterator[None]:
     """A KeyboardInterrupt that comes meanwhile is raised at the end. For the main thread, and for short steps.
 
-    Whoever asks a third time means at once, whatever is left behind.
+    Whoever asks a third time means at once, whatever is left behind. Ctrl-C reaches the processes that were started,
+    too: a step that fails after it fails because of it.
     """
     heard = 0
 
@@ -29,6 +30,10 @@ def deferred_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, hear)
     try:
         yield
+    except Exception as error:
+        if heard:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
     if heard:
