@@ -21,7 +21,7 @@ OPERATIONS = """
            case when operation = 'ping' then 'pings'
                 when operation in ('receive', 'peek') and on_backlog and outcome = 'empty' then 'idle receives'
                 when operation in ('receive', 'peek') and on_backlog then 'diverted messages'
-                when operation in ('divert', 'restore') then 'diverted messages'
+                when operation in ('divert', 'restore', 'resubmit') then 'diverted messages'
                 when operation = 'create' and on_backlog then 'creation' end cause,
            role = 'namespace' or not bool_or(role = 'namespace') over (partition by day, namespace)
              or (operation in ('receive', 'peek') and outcome = 'empty') in_bill

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -38,6 +39,15 @@ def client(stage: Stage, face: Face) -> Iterator[ServiceBusClient]:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPair]:
     with embedded_pair(tmp_path_factory.mktemp("pair")) as running:
+        yield running
+
+
+@pytest.fixture
+def own_pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
+    """With the queue `orders`, for a test that stops its namespaces."""
+    with embedded_pair(tmp_path / "pair") as running:
+        with running.primary.admin() as admin:
+            admin.create_queue("orders")
         yield running
 
 

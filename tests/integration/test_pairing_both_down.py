@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSender
 
 from pairbus.testing import wait_until
-from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.namespace import EmbeddedPair
 from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
@@ -20,11 +19,8 @@ LONG_REST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 60
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
-    with embedded_pair(tmp_path / "pair") as running:
-        with running.primary.admin() as admin:
-            admin.create_queue("orders")
-        yield running
+def pair(own_pair: EmbeddedPair) -> EmbeddedPair:
+    return own_pair
 
 
 def depth(client: Any) -> int:

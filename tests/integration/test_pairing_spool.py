@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,18 +23,15 @@ from pairbus import (
 )
 from pairbus.amqp.sections import read_facts
 from pairbus.testing import wait_until
-from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.namespace import EmbeddedPair
 from pairbus.testing.pairing import Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
-    with embedded_pair(tmp_path / "pair") as running:
-        with running.primary.admin() as admin:
-            admin.create_queue("orders")
-        yield running
+def pair(own_pair: EmbeddedPair) -> EmbeddedPair:
+    return own_pair
 
 
 def depth(client: Any) -> int:

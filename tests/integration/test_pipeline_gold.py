@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -13,12 +14,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pairbus.costs import billed_operations, parse_tariff
+from pairbus.dashboard.money import pairing_cause
 from pairbus.ledger import Operation, Outcome, Role
+from pairbus.ledger.records import LEDGER_OPERATIONS
 from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import audit, evidence, speaking, weigh
 from pairbus.pipeline.build import concerning
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import read_lines, silver
+from pairbus.publishing.records import Count
 
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
@@ -68,6 +72,23 @@ def test_silver_bills_as_the_pure_rule_does(spark: SparkSession, tmp_path: Path)
     )
     found = {row["n"]: row["billed"] for row in silver(read_lines(spark, [path])).collect()}
     assert found == {n: billed_operations(op, size, outcome) for n, (op, outcome, size) in enumerate(cases)}
+
+
+def test_the_dashboard_has_the_tables_rule_of_what_the_pairing_causes(spark: SparkSession) -> None:
+    """Every kind of operation, on an entity of its own: one rule, though one is of Spark's columns."""
+    words = LEDGER_OPERATIONS | {Operation.TRANSITION}
+    kinds = list(itertools.product([one for one in Operation if one not in words], Outcome, (False, True)))
+    rows = [
+        {"entity": str(number), "operation": operation.value, "outcome": outcome.value, "on_backlog": inside}
+        for number, (operation, outcome, inside) in enumerate(kinds)
+    ]
+    records = frame(spark, schemas.SILVER, rows, day=NOON.date(), namespace="fabrikam", role="client")
+    by_table = {int(row["entity"]): row["cause"] for row in gold.operations_daily(records).collect()}
+    by_dashboard = [
+        pairing_cause(Count(20_000, "contoso", "fabrikam", "orders", operation, outcome, 1, 1, on_backlog=inside))
+        for operation, outcome, inside in kinds
+    ]
+    assert by_table == dict(enumerate(by_dashboard))
 
 
 def test_silver_knows_the_primary_by_the_path_or_the_first_label(spark: SparkSession, tmp_path: Path) -> None:

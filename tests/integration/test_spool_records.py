@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,18 +10,15 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from pairbus.testing import wait_until
-from pairbus.testing.namespace import EmbeddedPair, embedded_pair
+from pairbus.testing.namespace import EmbeddedPair
 from pairbus.testing.pairing import Shell, paired
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
-    with embedded_pair(tmp_path / "pair") as running:
-        with running.primary.admin() as admin:
-            admin.create_queue("orders")
-        yield running
+def pair(own_pair: EmbeddedPair) -> EmbeddedPair:
+    return own_pair
 
 
 @pytest.mark.parametrize("shell", get_args(Shell))

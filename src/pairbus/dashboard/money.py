@@ -40,9 +40,9 @@ def pairing_cause(count: Count) -> str | None:
         return "pings"
     if count.operation in (Operation.RECEIVE, Operation.PEEK) and count.on_backlog:
         return "idle receives" if count.outcome is Outcome.EMPTY else "diverted messages"
-    if count.operation in (Operation.DIVERT, Operation.RESTORE):
+    if count.operation in (Operation.DIVERT, Operation.RESTORE, Operation.RESUBMIT):
         return "diverted messages"
-    return "creation" if count.operation is Operation.CREATE else None
+    return "creation" if count.operation is Operation.CREATE and count.on_backlog else None
 
 
 def today(counts: Iterable[Count], prices: Prices, seconds_of_day: float) -> dict[str, Any]:

@@ -49,9 +49,9 @@ from pairbus.syphon.namespaces import CredentialRefusedError, Namespace
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.refusals import Side
+from pairbus.syphon.refusals import Side, refusing
 from pairbus.syphon.rules import PumpRules
-from pairbus.syphon.service import LONGEST_DESTINATION_PAUSE_SECONDS, REFUSALS_FOR_GOOD, list_backlog_queues
+from pairbus.syphon.service import LONGEST_DESTINATION_PAUSE_SECONDS, list_backlog_queues
 from pairbus.syphon.trust import advice
 
 log = logging.getLogger(__name__)
@@ -494,15 +494,3 @@ async def carry(plan: SyphonPlan, queues: Sequence[str], journal: Journal | None
         "error": next((pump.last_error for pump in pumps if pump.last_error), None),
         **given_up,
     }
-
-
-def refusing(unfinished: Sequence[Pump]) -> Side | None:
-    """Who refuses our credential, if each of these pumps waits for nothing else."""
-    side: Side = "primary"
-    for pump in unfinished:
-        lanes = [lane for lane in pump.planner.lanes.values() if not lane.empty]
-        if pump.refusals >= REFUSALS_FOR_GOOD:
-            side = "secondary"
-        elif not lanes or any(lane.token_refusals < REFUSALS_FOR_GOOD for lane in lanes):
-            return None
-    return side if unfinished else None

@@ -31,7 +31,7 @@ from pairbus.syphon.outcomes import Counts, Logbook, OnCarried
 from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.publishing import PublishedSyphon, publish
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.refusals import Refusals, Side
+from pairbus.syphon.refusals import REFUSALS_FOR_GOOD, Refusals, refusing
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.transport import Transport
 
@@ -42,7 +42,6 @@ MakeTransport = Callable[[Namespace, Namespace], Transport]
 LONGEST_DESTINATION_PAUSE_SECONDS = 120.0
 LEAST_PART_PATIENCE_SECONDS = 60.0
 """Parts of one message are stored within the time that a sender has for it: take it for as patient as we are."""
-REFUSALS_FOR_GOOD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,18 +248,13 @@ class Syphon:
 
     def _give_up(self, unfinished: list[Pump]) -> None:
         """End if each pump that is not done waits for nothing but a namespace that refuses our credential."""
-        refusing: Side = "primary"
-        for pump in unfinished:
-            if pump.refusals >= REFUSALS_FOR_GOOD:
-                refusing = "secondary"
-            elif not _waits_for_the_credential_alone(pump):
-                return
-        if self._stopping:
+        side = refusing(unfinished)
+        if side is None or self._stopping:
             return
-        host = (self._secondary if refusing == "secondary" else self._primary).host
+        host = (self._secondary if side == "secondary" else self._primary).host
         cause = next((pump.last_error for pump in unfinished if pump.last_error), "")
         self._given_up = CredentialRefusedError(
-            f"The {refusing}, {host}, refuses our credential ({cause}). Check its connection string and the rights of "
+            f"The {side}, {host}, refuses our credential ({cause}). Check its connection string and the rights of "
             f"its key. {self.state().restored} messages are home; the others wait in the backlog."
         )
         self.stop()
@@ -334,11 +328,6 @@ class Syphon:
         else:
             state = "stopped"
         return SyphonState(state, tuple(_queue_state(pump, now) for pump in list(self._pumps.values())))
-
-
-def _waits_for_the_credential_alone(pump: Pump) -> bool:
-    lanes = [lane for lane in pump.planner.lanes.values() if not lane.empty]
-    return bool(lanes) and all(lane.token_refusals >= REFUSALS_FOR_GOOD for lane in lanes)
 
 
 def _queue_state(pump: Pump, now: float) -> QueueState:
