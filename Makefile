@@ -28,10 +28,10 @@ types: setup  ## Types, strictly
 	@$(bin)/mypy --no-error-summary
 
 bench: setup  ## The benchmarks: rates and ratios, nothing asserted
-	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(bin)/python $$file $(ARGS) || exit 1; done
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; PYTHONPATH=. $(bin)/python $$file $(ARGS) || exit 1; done
 
 bench-large: setup  ## The tables at 2, 20 and 100 million operations: an hour, and 60 GB of disk
-	@$(bin)/python benchmarks/bench_ledger.py --operations 2000000 20000000 100000000 --memory 4g $(ARGS)
+	@PYTHONPATH=. $(bin)/python benchmarks/bench_ledger.py --operations 2000000 20000000 100000000 --memory 4g $(ARGS)
 
 soak: setup  ## The kill tests, many more rounds than in `make test`
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_*.py $(ARGS)

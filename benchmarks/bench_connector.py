@@ -22,6 +22,8 @@ from pathlib import Path
 
 import psutil
 from pyspark.sql import SparkSession
+from tests.support.flooding import flood
+from tests.support.raw import raw_message
 
 from pairbus import envelope
 from pairbus.pairing.options import backlog_path
@@ -29,8 +31,6 @@ from pairbus.pipeline import Access, ServiceBusDataSource, run_spark_syphon
 from pairbus.pipeline.session import local_session
 from pairbus.syphon import Syphon
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, embedded_pair
-from pairbus.testing.flooding import flood
-from pairbus.testing.raw import raw_message
 
 QUEUES = 10
 BODY = b"x" * 1000

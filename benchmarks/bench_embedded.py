@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 
 from pairbus.amqp.client import ClientConnection, Sender
 from pairbus.embedded.broker import Broker
@@ -28,7 +29,6 @@ from pairbus.embedded.entities.descriptions import QueueDescription
 from pairbus.embedded.limits import Limits
 from pairbus.embedded.store import Store
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 
 BODY = b"x" * 1000
 BATCH = 100

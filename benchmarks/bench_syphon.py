@@ -28,6 +28,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage
+from tests.support.backlogs import encoded, make_backlog, put
+from tests.support.memory_transport import MemoryTransport
+from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus import envelope
 from pairbus.syphon import Carried, Namespace, Syphon
@@ -35,9 +38,6 @@ from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.testing import EmbeddedPair, embedded_pair
-from pairbus.testing.backlogs import encoded, make_backlog, put
-from pairbus.testing.memory_transport import MemoryTransport
-from pairbus.testing.virtual_time import run_in_virtual_time
 
 BODY = b"x" * 1024
 

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ["pairbus.testing.spark"]
+pytest_plugins = ["tests.support.spark"]
 
 USES_SPARK = ("test_pipeline_", "test_connector_", "test_spark_")
 STARTS_ITS_OWN_SPARK = ("test_pipeline_commands", "test_connector_secrets", "test_spark_syphon_cluster")

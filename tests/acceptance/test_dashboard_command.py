@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from pairbus.testing.published import PRIMARY, published_hour
+from tests.support.published import PRIMARY, published_hour
 
 PAIRBUS = (sys.executable, "-m", "pairbus.cli", "dashboard")
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.backlogs import make_backlog
 
 from pairbus.cli.__main__ import run
 from pairbus.testing import EmbeddedNamespace, wait_until
-from pairbus.testing.backlogs import make_backlog
 
 
 @pytest.fixture(scope="module")

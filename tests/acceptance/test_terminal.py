@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from tests.support.backlogs import backlog_form, make_backlog, put
 
 from pairbus.testing import EmbeddedPair, embedded_pair
-from pairbus.testing.backlogs import backlog_form, make_backlog, put
 
 ESCAPE = "\x1b"
 MESSAGES = 40

@@ -18,12 +18,12 @@ import msgspec
 import pytest
 from azure.servicebus import ServiceBusMessage
 from playwright.sync_api import Page, expect
+from tests.support.pairing import paired
 
 from pairbus.costs import billed_operations
 from pairbus.ledger import Operation, Outcome, Record, Route, closed_files, open_files
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.pairing import paired
 
 LONG_MS = 120_000
 Open = Callable[..., Page]

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from tests.support.published import published_hour, states_of_an_hour
 
 from pairbus.ledger import LedgerWriter, Operation, Route
 from pairbus.publishing.folder import OwnFolder, open_state_folder
-from pairbus.testing.published import published_hour, states_of_an_hour
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DESKTOP, PHONE = {"width": 1280, "height": 1000}, {"width": 390, "height": 844}

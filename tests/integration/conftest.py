@@ -11,11 +11,11 @@ from typing import get_args
 
 import pytest
 from azure.servicebus import ServiceBusClient
+from tests.support.pairing import Shell
+from tests.support.sdk import FACES, Face, sdk_client
+from tests.support.stage import Stage, stage
 
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
-from pairbus.testing.pairing import Shell
-from pairbus.testing.sdk import FACES, Face, sdk_client
-from pairbus.testing.stage import Stage, stage
 
 
 @pytest.fixture(name="stage", scope="module")

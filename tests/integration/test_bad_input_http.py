@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from tests.support.raw import say_no_more
 
 from pairbus.embedded.security import sign
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.raw import say_no_more
 
 MEBIBYTE = 1 << 20
 ENTRY = b'<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">%s</content></entry>'

@@ -17,13 +17,13 @@ from contextlib import ExitStack, suppress
 
 import psutil
 import pytest
+from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message, say_no_more
 
 from pairbus.amqp.client import AmqpClientError, RefusedError
 from pairbus.amqp.sasl import AMQP_HEADER, SASL_HEADER
 from pairbus.amqp.sections import read_facts
 from pairbus.amqp.types import Described, UInt, ULong, encode
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message, say_no_more
 
 SEED = 20_240_229
 CONVERSATIONS = 250

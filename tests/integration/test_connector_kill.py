@@ -19,10 +19,10 @@ from pathlib import Path
 import psutil
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.flooding import flood
 
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 from pairbus.testing import EmbeddedNamespace, wait_until
-from pairbus.testing.flooding import flood
 
 MOMENTS = ("planned", "written", "sunk", "committed", "removing")
 ROUNDS = int(os.environ.get("PAIRBUS_STREAM_KILL_ROUNDS", "1"))

@@ -15,10 +15,10 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.flooding import flood
 
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 from pairbus.testing import EmbeddedNamespace, wait_until
-from pairbus.testing.flooding import flood
 
 FAR = datetime(2050, 1, 1, tzinfo=UTC)
 MANY = 200_000

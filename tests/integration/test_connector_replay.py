@@ -17,10 +17,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.support.flooding import flood
 
 from pairbus.pipeline.servicebus.offsets import Offset
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.flooding import flood
 
 KILLS = int(os.environ.get("PAIRBUS_REPLAY_KILLS", "6"))
 MESSAGES = 1_500

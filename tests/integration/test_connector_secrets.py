@@ -10,9 +10,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.support.flooding import flood
 
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.flooding import flood
 
 PROGRAM = """
     import json, os, sys, urllib.request

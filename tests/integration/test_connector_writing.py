@@ -13,14 +13,14 @@ import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.backlogs import take_from
+from tests.support.ledgers import records_in
 
 from pairbus.embedded.limits import Limits
 from pairbus.ledger import Operation
 from pairbus.pipeline.failures import cause_of
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 from pairbus.testing import EmbeddedNamespace, wait_until
-from pairbus.testing.backlogs import take_from
-from pairbus.testing.ledgers import records_in
 
 
 @pytest.fixture(scope="module")

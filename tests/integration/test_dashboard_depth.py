@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from tests.support.pairing import paired
 
 from pairbus.costs import shipped_tariffs, tariff_for
 from pairbus.dashboard import depths
@@ -22,7 +23,6 @@ from pairbus.dashboard.view import Depth
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon import Namespace
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.pairing import paired
 
 TARIFF = tariff_for(shipped_tariffs(), "azure-usd", date(2026, 1, 1))
 PRICES = Prices(TARIFF, TARIFF.plan("standard"))

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.backlogs import make_backlog
 
 from pairbus.cli.__main__ import run
 from pairbus.doctor.reaching import CERTIFICATE_DAYS, SKEW_FAILED_SECONDS, SKEW_WARNING_SECONDS
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, ManualClock, embedded_pair
-from pairbus.testing.backlogs import make_backlog
 from pairbus.testing.hosts import ProcessHost
 
 NAME = "contoso"

@@ -14,11 +14,12 @@ import os
 from functools import partial
 from pathlib import Path
 
+from tests.support.killing import Killing, chosen_seed
+from tests.support.raw import open_raw, raw_message
+
 from pairbus.amqp.client import ClientConnection, LinkLostError
 from pairbus.amqp.sections import read_facts
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.killing import Killing, chosen_seed
-from pairbus.testing.raw import open_raw, raw_message
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "12"))
 QUEUE = "orders"

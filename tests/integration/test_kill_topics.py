@@ -19,12 +19,12 @@ from contextlib import closing
 from pathlib import Path
 
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
+from tests.support.killing import Killing, chosen_seed
+from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 
 from pairbus.amqp.client import ClientConnection, LinkLostError
 from pairbus.amqp.sections import read_facts
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.killing import Killing, chosen_seed
-from pairbus.testing.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "12"))
 TOPIC = "orders"

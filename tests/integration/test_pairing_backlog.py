@@ -11,6 +11,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
+from tests.support.pairing import Blocking, Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
 from pairbus import (
     BacklogUnavailableError,
@@ -23,7 +24,6 @@ from pairbus.amqp.sections import read_facts
 from pairbus.envelope import Restored
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
-from pairbus.testing.pairing import Blocking, Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
 LIMIT = 256 * 1024
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSender
+from tests.support.pairing import Shell, backlog_bodies, bodies, paired
 
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
-from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
 LONG_REST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 600, "send_timeout": 30}

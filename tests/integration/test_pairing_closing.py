@@ -15,11 +15,11 @@ import psutil
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
+from tests.support.pairing import Shell, backlog_bodies, bodies, paired
 
 from pairbus import EntityState, TransitionEvent
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
-from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 
 def in_background(call: Any) -> tuple[threading.Thread, list[BaseException | None]]:
@@ -201,8 +201,9 @@ def test_what_the_primary_takes_the_backlog_takes_also_when_its_limit_is_not_kno
     tmp_path: Path, shell: Shell
 ) -> None:
     """A primary with a larger limit than the secondary, not reached since the process started."""
+    from tests.support.pairing import backlog_raws
+
     from pairbus import envelope
-    from pairbus.testing.pairing import backlog_raws
 
     with embedded_pair(tmp_path) as pair:
         pair.primary.stop()

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.support.messages import messages
+from tests.support.pairing import backlog_raws, paired, raws
 
 from pairbus import envelope
 from pairbus.amqp.sections import Sections
 from pairbus.envelope import Restored
 from pairbus.pairing import sdk
 from pairbus.section_edits import list_fields, map_items
-from pairbus.testing.messages import messages
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
-from pairbus.testing.pairing import backlog_raws, paired, raws
 
 BROKERS = ("x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-message-state", "x-opt-enqueue-sequence-number")
 

@@ -17,10 +17,10 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from tests.support.pairing import Shell, backlog_bodies, bodies, paired
 
 from pairbus import EntityState, TransitionEvent
 from pairbus.testing.namespace import EmbeddedPair
-from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 COUNTING = [
     ("refuse", {}),

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
+from tests.support.pairing import Shell, bodies, paired
 
 from pairbus import EntityState, PairedNamespaceFaultedError
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
-from pairbus.testing.pairing import Shell, bodies, paired
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import AccessRights, AuthorizationRule
+from tests.support.pairing import Shell, backlog_bodies, bodies, paired
 
 from pairbus import PairedServiceBusClient, PairingError
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
-from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 BACKLOG = "x-servicebus-transfer"
 KEY = "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IQ=="

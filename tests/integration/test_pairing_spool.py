@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
+from tests.support.pairing import Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
 from pairbus import (
     BacklogUnavailableError,
@@ -24,7 +25,6 @@ from pairbus import (
 from pairbus.amqp.sections import read_facts
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
-from pairbus.testing.pairing import Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
 

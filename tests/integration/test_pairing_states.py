@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
+from tests.support.pairing import Shell, backlog_bodies, bodies, paired
 
 from pairbus import EntityState, TransitionEvent
 from pairbus.costs.billing import billed_operations
@@ -24,7 +25,6 @@ from pairbus.failover import EventKind
 from pairbus.ledger import Operation
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
-from pairbus.testing.pairing import Shell, backlog_bodies, bodies, paired
 
 HEALTHY, SUSPECT, FAILED_OVER = EntityState.HEALTHY, EntityState.SUSPECT, EntityState.FAILED_OVER
 
@@ -269,8 +269,9 @@ def test_a_silent_primary_ends_at_send_timeout(pair: EmbeddedPair, shell: Shell,
 
 
 def test_a_message_in_doubt_keeps_its_id_when_it_is_diverted(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    from tests.support.pairing import backlog_raws, raws
+
     from pairbus.amqp.sections import read_facts
-    from pairbus.testing.pairing import backlog_raws, raws
 
     with paired(pair, shell, failover_interval=0, send_timeout=5, primary_name=queue) as client:
         pair.primary.fault("accept-then-fail", entity=queue)

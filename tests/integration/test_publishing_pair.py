@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from azure.servicebus import ServiceBusMessage
+from tests.support.pairing import Shell, paired
 
 from pairbus.costs import billed_operations
 from pairbus.ledger import Operation, Record, closed_files, is_backlog_queue
@@ -19,7 +20,6 @@ from pairbus.ledger.records import LEDGER_OPERATIONS
 from pairbus.publishing import folder
 from pairbus.publishing.records import STATE_VERSION, Action, Answer, ProcessState, Request
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.pairing import Shell, paired
 from pairbus.testing.waiting import wait_for
 
 SECRET = "SharedAccessKey"

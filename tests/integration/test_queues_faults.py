@@ -17,9 +17,9 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
+from tests.support.stage import Stage, receive, receive_one, texts
 
 from pairbus.embedded.remote import ControlError, RemoteSwitchboard
-from pairbus.testing.stage import Stage, receive, receive_one, texts
 
 CONDITIONS = {
     "com.microsoft:server-busy": ServiceBusServerBusyError,

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.support.raw import open_raw, raw_message
 
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.entities.descriptions import QueueDescription
@@ -16,7 +17,6 @@ from pairbus.embedded.errors import QuotaExceededError
 from pairbus.embedded.server import EmbeddedServer
 from pairbus.embedded.store import Store
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.raw import open_raw, raw_message
 
 CONNECTIONS = 1_000
 ENTITIES = 10_000

@@ -14,9 +14,9 @@ from azure.servicebus import (
     ServiceBusReceiveMode,
 )
 from azure.servicebus.exceptions import MessageLockLostError
+from tests.support.stage import Stage, receive, receive_one, texts
 
 from pairbus.testing import wait_until
-from pairbus.testing.stage import Stage, receive, receive_one, texts
 
 
 def test_receive_and_delete_takes_what_it_gives(stage: Stage, client: ServiceBusClient) -> None:

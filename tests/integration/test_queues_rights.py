@@ -15,10 +15,10 @@ from azure.servicebus.management import (
     AuthorizationRule,
     ServiceBusAdministrationClient,
 )
+from tests.support.sdk import Face, sdk_client
+from tests.support.stage import Stage, receive_one
 
 from pairbus.embedded.security import sign
-from pairbus.testing.sdk import Face, sdk_client
-from pairbus.testing.stage import Stage, receive_one
 
 KEYS: dict[str, list[str | AccessRights]] = {"sending": [AccessRights.SEND], "listening": [AccessRights.LISTEN]}
 

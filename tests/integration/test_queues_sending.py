@@ -14,10 +14,10 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError, ServiceBusQuotaExceededError
+from tests.support.sdk import Face, sdk_client
+from tests.support.stage import Stage, receive, receive_one, texts
 
 from pairbus.testing import EmbeddedNamespace
-from pairbus.testing.sdk import Face, sdk_client
-from pairbus.testing.stage import Stage, receive, receive_one, texts
 
 
 def test_singles_lists_and_batches_arrive_in_order(stage: Stage, client: ServiceBusClient) -> None:

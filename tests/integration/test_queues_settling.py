@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
-
-from pairbus.testing.stage import Stage, receive, receive_one, texts
+from tests.support.stage import Stage, receive, receive_one, texts
 
 
 def test_an_abandoned_message_comes_back_in_its_place(stage: Stage, client: ServiceBusClient) -> None:

@@ -10,8 +10,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 from azure.servicebus.management import EntityStatus
-
-from pairbus.testing.stage import Stage, receive, receive_one, texts
+from tests.support.stage import Stage, receive, receive_one, texts
 
 
 def _set_status(stage: Stage, queue: str, status: EntityStatus) -> None:

@@ -9,9 +9,8 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import EntityStatus
-
-from pairbus.testing.sdk import FACES, Face
-from pairbus.testing.stage import Stage, receive, receive_one, stage, texts
+from tests.support.sdk import FACES, Face
+from tests.support.stage import Stage, receive, receive_one, stage, texts
 
 
 @pytest.fixture(name="stage", scope="module")

@@ -12,8 +12,7 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-
-from pairbus.testing.stage import Stage, receive, receive_one, texts
+from tests.support.stage import Stage, receive, receive_one, texts
 
 
 def _send(client: ServiceBusClient, queue: str, *pairs: tuple[str, str]) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.flooding import flood
+from tests.support.raw import raw_message
 
 from pairbus import envelope
 from pairbus.cli.__main__ import run
 from pairbus.pairing.options import backlog_path
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, embedded_pair
-from pairbus.testing.flooding import flood
-from pairbus.testing.raw import raw_message
 
 NOWHERE = "Endpoint=sb://nowhere.invalid/;SharedAccessKeyName=name;SharedAccessKey=a2V5"
 

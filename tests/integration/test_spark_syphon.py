@@ -16,6 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.backlogs import take_from
+from tests.support.flooding import flood
+from tests.support.ledgers import records_in
+from tests.support.raw import raw_message
 
 from pairbus import envelope
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Route
@@ -24,10 +28,6 @@ from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon
 from pairbus.pipeline.summary import summarise
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.backlogs import take_from
-from pairbus.testing.flooding import flood
-from pairbus.testing.ledgers import records_in
-from pairbus.testing.raw import raw_message
 
 QUEUES = 3
 LOCK_SECONDS = 6

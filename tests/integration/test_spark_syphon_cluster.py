@@ -26,6 +26,9 @@ from typing import Any
 import psutil
 import pyspark
 import pytest
+from tests.support.flooding import flood
+from tests.support.ledgers import records_in
+from tests.support.raw import raw_message
 
 import pairbus
 from pairbus import envelope
@@ -33,9 +36,6 @@ from pairbus.ledger import Operation, Outcome
 from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.java import find_java, home_for_spark
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.flooding import flood
-from pairbus.testing.ledgers import records_in
-from pairbus.testing.raw import raw_message
 
 QUEUES = 2
 MESSAGES = 16_000

@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from tests.support.pairing import Shell, paired
 
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
-from pairbus.testing.pairing import Shell, paired
 
 FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "send_timeout": 3}
 

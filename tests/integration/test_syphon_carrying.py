@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.amqp import AmqpAnnotatedMessage
+from tests.support.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
 
 from pairbus import envelope
 from pairbus.amqp.sections import Sections
@@ -22,7 +23,6 @@ from pairbus.syphon import Carried, Namespace, Syphon
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.service import _transport_of
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
 
 _numbers = itertools.count()
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from tests.support.backlogs import backlog_form, ids, make_backlog, put, take_from
+from tests.support.dying import STEPS, Death, Diary, run_until_death
 
 from pairbus import envelope
 from pairbus.syphon import Syphon
 from pairbus.testing import EmbeddedNamespace, ManualClock
-from pairbus.testing.backlogs import backlog_form, ids, make_backlog, put, take_from
-from pairbus.testing.dying import STEPS, Death, Diary, run_until_death
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "54"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))

@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from tests.support.backlogs import backlog_form, put
+from tests.support.pairing import Shell, paired
 
 from pairbus import PairedNamespaceFaultedError
 from pairbus.syphon.watch import PATIENCE_SECONDS
 from pairbus.testing import EmbeddedNamespace, embedded_pair, wait_until
-from pairbus.testing.backlogs import backlog_form, put
-from pairbus.testing.pairing import Shell, paired
 
 
 def change_keys(namespace: EmbeddedNamespace) -> None:

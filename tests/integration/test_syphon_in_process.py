@@ -13,12 +13,12 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient as AioServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AioAdministrationClient
 from azure.servicebus.management import ServiceBusAdministrationClient
+from tests.support.backlogs import ids, take_from
 
 import pairbus
 import pairbus.aio
 from pairbus import PairedNamespaceFaultedError, SendAvailabilityPairedNamespaceOptions
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.backlogs import ids, take_from
 
 _numbers = itertools.count()
 

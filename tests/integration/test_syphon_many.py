@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from tests.support.backlogs import backlog_form, ids, make_backlog, put, take
 
 from pairbus.syphon.control import ControlError, ask
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.backlogs import backlog_form, ids, make_backlog, put, take
 
 MESSAGES = int(os.environ.get("PAIRBUS_DRAIN_MESSAGES", "4000"))
 QUEUES = 4

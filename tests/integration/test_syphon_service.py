@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.management import AccessRights, AuthorizationRule
+from tests.support.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
 
 from pairbus import envelope
 from pairbus.syphon import Namespace
 from pairbus.syphon.backlog import no_backlog
 from pairbus.syphon.control import ControlError, ask
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-from pairbus.testing.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
 
 _numbers = itertools.count()
 KEY = "bGlzdGVuaW5nIGlzIGFsbCB0aGF0IGl0IGdpdmVzIQ=="

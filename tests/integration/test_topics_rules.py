@@ -10,8 +10,7 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter, SqlRuleAction, SqlRuleFilter
-
-from pairbus.testing.stage import Stage, receive, receive_one, texts
+from tests.support.stage import Stage, receive, receive_one, texts
 
 
 def _subscribe(stage: Stage, topic: str, name: str, *filters: object, action: str | None = None) -> None:

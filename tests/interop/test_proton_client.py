@@ -29,9 +29,9 @@ from proton import (
 from proton.handlers import TransactionHandler
 from proton.reactor import AtMostOnce, Filter
 from proton.utils import BlockingConnection, LinkDetached, SendException
+from tests.support.stage import Stage, stage
 
 from pairbus.embedded.security import sign
-from pairbus.testing.stage import Stage, stage
 
 TIMEOUT_SECONDS = 20
 _ARRAY: Any = Array  # its annotations are narrower than what it takes

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.amqp_stage import AmqpStage, amqp_stage, batch, data_message
 
 from pairbus.amqp.sasl import AMQP_HEADER, SaslExchange
 from pairbus.amqp.sections import BATCH_FORMAT
 from pairbus.amqp.types import Described, Symbol, UByte, UInt, ULong, encode
 from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.testing.amqp_stage import AmqpStage, amqp_stage, batch, data_message
 
 SECONDS = 60.0
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.amqp_stage import BATCH_FORMAT, amqp_stage, batch, data_message
 
 from pairbus.amqp.client import Received
 from pairbus.amqp.sections import Sections
 from pairbus.amqp.types import decode
 from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.testing.amqp_stage import BATCH_FORMAT, amqp_stage, batch, data_message
 
 SECONDS = 30.0
 sizes = st.one_of(st.integers(0, 300), st.integers(0, 20_000), st.sampled_from([65_400, 65_536, 131_072, 200_000]))

@@ -10,13 +10,13 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.support.messages import TEXTS, messages
 
 from pairbus import envelope
 from pairbus.amqp.decoding import decode
 from pairbus.amqp.sections import Sections, read_facts
 from pairbus.envelope import BATCH_ENTRY_BYTES, Restored
 from pairbus.section_edits import list_fields, map_items
-from pairbus.testing.messages import TEXTS, messages
 
 LIMIT = 256 * 1024
 

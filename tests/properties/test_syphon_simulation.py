@@ -12,6 +12,8 @@ import random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.memory_transport import MemoryReceiver, MemoryTransport
+from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus import envelope
 from pairbus.amqp.sections import read_facts
@@ -20,8 +22,6 @@ from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import SendError, Verdict
-from pairbus.testing.memory_transport import MemoryReceiver, MemoryTransport
-from pairbus.testing.virtual_time import run_in_virtual_time
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 DESTINATIONS = ("orders", "invoices", "news")

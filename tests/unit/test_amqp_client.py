@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
+from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.embedded.faults import Fault
-from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 
 SECONDS = 20.0
 

@@ -9,11 +9,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from tests.support.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, Received, Reply
 from pairbus.amqp.sections import Sections, read_facts
 from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, decode, encode
-from pairbus.testing.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_message, on_stage
 
 LATER_MS = 600_000
 

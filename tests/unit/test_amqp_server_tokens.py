@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, LinkLostError, TokenRefusedError
-from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 from pairbus.testing.clock import ManualClock
 
 

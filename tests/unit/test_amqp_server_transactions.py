@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, Receiver, Sender
 from pairbus.amqp.engine import Link, Outgoing
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected, State, Transactional
 from pairbus.amqp.types import Described, ULong, encode
-from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 
 
 class Coordinator:

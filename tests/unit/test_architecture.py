@@ -48,7 +48,7 @@ RESERVED = {
         "pairbus.doctor",
         "pairbus.drill",
     ),
-    "pyspark": ("pairbus.pipeline", "pairbus.testing.spark"),
+    "pyspark": ("pairbus.pipeline",),
     "proton": ("pairbus.amqp",),
     "cproton": ("pairbus.amqp",),
     "sqlite3": ("pairbus.embedded", "pairbus.spool"),

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.broker_stage import Inbox, answered, raw, run, send, settle
 
 from pairbus.amqp.sections import read_facts
 from pairbus.amqp.types import Symbol, encode
@@ -28,7 +29,6 @@ from pairbus.embedded.errors import (
 )
 from pairbus.embedded.store import SchemaError, Store
 from pairbus.testing import ManualClock
-from pairbus.testing.broker_stage import Inbox, answered, raw, run, send, settle
 
 
 def ping() -> bytes:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.broker_stage import Inbox, answered, raw, run, send
 
 from pairbus.embedded.broker import Broker, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription
@@ -12,7 +13,6 @@ from pairbus.embedded.entities.message import Complete, Release
 from pairbus.embedded.entities.queue import FEW, MessageQueue
 from pairbus.embedded.errors import BrokerError, NotAllowedError
 from pairbus.testing import ManualClock
-from pairbus.testing.broker_stage import Inbox, answered, raw, run, send
 
 MANY = 10 * FEW
 MODE = ReceiveMode.PEEK_LOCK

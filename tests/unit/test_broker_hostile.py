@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.broker_stage import Inbox, answered, raw, run, send, settle
 
 from pairbus.amqp.types import Symbol, ULong, encode
 from pairbus.embedded.broker import Broker, Delivery, ReceiveMode
@@ -16,7 +17,6 @@ from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter
 from pairbus.embedded.errors import BrokerError, InvalidError, MessageLockLostError, NotAllowedError
 from pairbus.embedded.store import Store
 from pairbus.testing import ManualClock
-from pairbus.testing.broker_stage import Inbox, answered, raw, run, send, settle
 
 # Its size is right, so that it can be skipped; what is inside cannot be read.
 UNREADABLE_MAP = b"\xc1\x03\x04\xff\xff"

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.broker_stage import Inbox, opened, raw, send, settle
 
 from pairbus.amqp.sections import read_facts
 from pairbus.embedded.broker import Broker, ReceiveMode, Receiver
@@ -14,7 +15,6 @@ from pairbus.embedded.entities.descriptions import QueueDescription, Subscriptio
 from pairbus.embedded.entities.message import Abandon, Complete
 from pairbus.embedded.errors import BrokerError, MessageLockLostError
 from pairbus.embedded.store.shelf import PayloadShelf
-from pairbus.testing.broker_stage import Inbox, opened, raw, send, settle
 
 Act = Callable[[Broker], Awaitable[None]]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.published import PRIMARY, SECONDARY, published_hour, states_of_an_hour
 
 from pairbus.cli.dashboard_foreground import _serve
 from pairbus.cli.refusal import Refusal
@@ -43,7 +44,6 @@ from pairbus.publishing.records import (
     TransitionReport,
 )
 from pairbus.testing import wait_until
-from pairbus.testing.published import PRIMARY, SECONDARY, published_hour, states_of_an_hour
 
 NOW = 1_800_000_000.0
 TARIFF = tariff_for(shipped_tariffs(), "azure-usd", date(2026, 1, 1))

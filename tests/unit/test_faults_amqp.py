@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, RefusedError
 from pairbus.embedded.faults import Fault
-from pairbus.testing.amqp_stage import AmqpStage, data_message, on_stage
 
 PEEK = {"from-sequence-number": 0, "message-count": 1}
 

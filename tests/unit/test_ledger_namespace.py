@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.broker_stage import Inbox, answered, raw, send, settle
 
 from pairbus.amqp.types import Symbol, encode
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
@@ -21,7 +22,6 @@ from pairbus.embedded.recording import RecordingBroker
 from pairbus.embedded.store import Store
 from pairbus.ledger import LedgerWriter, Role, closed_files
 from pairbus.testing import ManualClock
-from pairbus.testing.broker_stage import Inbox, answered, raw, send, settle
 
 PING = (
     b"\x00\x53\x73"

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.support.broker_stage import answered, raw, run, send, settle
 
 from pairbus.amqp.sections import Sections
 from pairbus.amqp.types import decode
@@ -12,7 +13,6 @@ from pairbus.embedded.entities.descriptions import QueueDescription
 from pairbus.embedded.entities.message import Complete
 from pairbus.embedded.errors import BrokerError, SessionLockLostError
 from pairbus.embedded.receivers import LOST_SESSION_NOTICE_MS
-from pairbus.testing.broker_stage import answered, raw, run, send, settle
 from pairbus.testing.clock import ManualClock
 
 LOCK_S = 5

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from tests.support.memory_transport import MemoryReceiver, MemoryTransport
+from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus import envelope
 from pairbus.amqp.sections import read_facts
@@ -18,8 +20,6 @@ from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.service import Syphon
 from pairbus.syphon.transport import ReceiverLostError
 from pairbus.syphon.verdicts import SendError, Verdict
-from pairbus.testing.memory_transport import MemoryReceiver, MemoryTransport
-from pairbus.testing.virtual_time import run_in_virtual_time
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 UNAVAILABLE = SendError(Verdict.UNAVAILABLE, "com.microsoft:entity-disabled", "switched off")

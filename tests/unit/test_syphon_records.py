@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.memory_transport import MemoryReceiver, MemoryTransport
+from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus import envelope
 from pairbus.ledger import LedgerWriter, Role
@@ -19,8 +21,6 @@ from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.verdicts import SendError, Verdict
-from pairbus.testing.memory_transport import MemoryReceiver, MemoryTransport
-from pairbus.testing.virtual_time import run_in_virtual_time
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 

@@ -14,6 +14,7 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus.failover import EntityState, Event, EventKind, FailoverRules
 from pairbus.pairing._aio import runtime
@@ -23,7 +24,6 @@ from pairbus.pairing._sync import entity as sync_entity
 from pairbus.pairing._sync import link as sync_link
 from pairbus.pairing._sync import runtime as sync_runtime
 from pairbus.pairing.events import Observers
-from pairbus.testing.virtual_time import run_in_virtual_time
 
 PING_SECONDS = 10.0
 

@@ -183,7 +183,7 @@ def _run(options: dict[str, Any], kind: str, death: Death, diary: Path) -> None:
 def run_until_death(options: dict[str, Any], kind: str, death: Death, diary: Path) -> bool:
     """Run a syphon in a child process; whether it died at its step (else it carried everything home and ended)."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pairbus.testing.dying"])
+    context.set_forkserver_preload(["tests.support.dying"])
     child = context.Process(target=_run, args=(options, kind, death, diary), daemon=True)
     child.start()
     child.join(PATIENCE_SECONDS)

@@ -7,9 +7,10 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 
+from tests.support.raw import open_raw
+
 from pairbus.amqp.client import ClientConnection, LinkLostError
 from pairbus.testing.namespace import EmbeddedNamespace
-from pairbus.testing.raw import open_raw
 
 PATIENCE_SECONDS = 60.0
 MOST_EVENTS_BETWEEN_KILLS = 120
@@ -31,7 +32,7 @@ class Killing:
 
     def __init__(self, server: EmbeddedNamespace, seed: int) -> None:
         self._server = server
-        self._moments = random.Random(seed)  # noqa: S311 - moments, not secrets
+        self._moments = random.Random(seed)
         self._up = asyncio.Event()
         self._up.set()
         self._events = 0

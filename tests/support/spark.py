@@ -1,7 +1,7 @@
 """The pytest fixture `spark`: one local Spark session for a whole test run, started by the first test that
 asks.
 
-Use it with `pytest_plugins = ["pairbus.testing.spark"]` in the top `conftest.py`.
+Use it with `pytest_plugins = ["tests.support.spark"]` in the top `conftest.py`.
 """
 
 from __future__ import annotations

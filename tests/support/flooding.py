@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
+
 from pairbus.testing.namespace import EmbeddedNamespace
-from pairbus.testing.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 
 BATCH = 200
 UNDER_WAY = 50

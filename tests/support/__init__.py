@@ -1,0 +1,1 @@
+"""Shared parts of the tests that users do not need; what they may use is in `pairbus.testing`."""
