@@ -41,8 +41,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from pairbus.alias_times import SCHEDULED_TIME, TIME_TO_LIVE, scheduled_ms, time_to_live_ms
-from pairbus.amqp.decoding import decode
-from pairbus.amqp.encoding import encode
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.sections import SectionOrderError, Sections, in_standard_order, split_sections
 from pairbus.amqp.types import Int, Symbol, Timestamp, UInt
 from pairbus.errors import AliasError, DestinationMissingError, PartError

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from pairbus.amqp.decoding import decode, skip
-from pairbus.amqp.encoding import encode
+from pairbus.amqp.codec import decode, encode, skip
 from pairbus.amqp.types import AmqpDecodeError
 
 _CODES = {"header": 0x70, "annotations": 0x72, "properties": 0x73, "application": 0x74}

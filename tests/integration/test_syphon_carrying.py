@@ -17,8 +17,9 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from tests.support.backlogs import backlog_form, encoded, ids, make_backlog, put, take_from
 
 from pairbus import envelope
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sections import Sections
-from pairbus.amqp.types import Byte, Char, Symbol, UInt, ULong, UShort, encode
+from pairbus.amqp.types import Byte, Char, Symbol, UInt, ULong, UShort
 from pairbus.syphon import Carried, Namespace, Syphon
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.service import _transport_of

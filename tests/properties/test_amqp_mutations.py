@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.amqp_stage import AmqpStage, amqp_stage, batch, data_message
 
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sasl import AMQP_HEADER, SaslExchange
 from pairbus.amqp.sections import BATCH_FORMAT
-from pairbus.amqp.types import Described, Symbol, UByte, UInt, ULong, encode
+from pairbus.amqp.types import Described, Symbol, UByte, UInt, ULong
 from pairbus.embedded.entities.descriptions import QueueDescription
 
 SECONDS = 60.0

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from proton import Message, symbol, timestamp, ulong
 
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sections import (
     Facts,
     Sections,
@@ -19,7 +20,7 @@ from pairbus.amqp.sections import (
     split_batch,
     with_application_properties,
 )
-from pairbus.amqp.types import AmqpDecodeError, Symbol, Timestamp, UInt, ULong, encode
+from pairbus.amqp.types import AmqpDecodeError, Symbol, Timestamp, UInt, ULong
 
 BOUNDED = settings(max_examples=100, deadline=None, print_blob=True)
 

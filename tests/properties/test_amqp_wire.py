@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.amqp_stage import BATCH_FORMAT, amqp_stage, batch, data_message
 
 from pairbus.amqp.client import Received
+from pairbus.amqp.codec import decode
 from pairbus.amqp.sections import Sections
-from pairbus.amqp.types import decode
 from pairbus.embedded.entities.descriptions import QueueDescription
 
 SECONDS = 30.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.messages import TEXTS, messages
 
 from pairbus import envelope
-from pairbus.amqp.decoding import decode
+from pairbus.amqp.codec import decode
 from pairbus.amqp.sections import Sections, read_facts
 from pairbus.envelope import BATCH_ENTRY_BYTES, Restored
 from pairbus.section_edits import list_fields, map_items

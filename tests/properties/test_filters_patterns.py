@@ -5,8 +5,7 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.amqp.decimals import decode_decimal, encode_decimal
-from pairbus.amqp.types import Decimal128
+from pairbus.amqp.types import Decimal128, decode_decimal, encode_decimal
 from pairbus.embedded.entities.filters.patterns import PatternError, compile_pattern
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pairbus.amqp.client import ClientConnection
+from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.sections import BATCH_FORMAT
-from pairbus.amqp.types import encode
 from pairbus.embedded.amqp import amqp_protocol_factory
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Clock

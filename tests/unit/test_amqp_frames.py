@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.frames import IncomingFormats, OutgoingFormats
 from pairbus.amqp.sections import BATCH_FORMAT
-from pairbus.amqp.types import Described, UInt, ULong, decode, encode
+from pairbus.amqp.types import Described, UInt, ULong
 
 BOUNDED = settings(max_examples=100, deadline=None, print_blob=True)
 HEADER = b"AMQP\x00\x01\x00\x00"

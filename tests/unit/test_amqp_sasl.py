@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sasl import AMQP_HEADER, SASL_HEADER, SaslError, SaslExchange
-from pairbus.amqp.types import Described, Symbol, UByte, ULong, encode
+from pairbus.amqp.types import Described, Symbol, UByte, ULong
 
 
 def init(mechanism: str) -> bytes:

@@ -11,9 +11,10 @@ import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, LinkLostError
+from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.sasl import AMQP_HEADER, SaslExchange
-from pairbus.amqp.types import Described, UInt, ULong, encode
+from pairbus.amqp.types import Described, UInt, ULong
 
 GREETING = SaslExchange(server=False).start() + AMQP_HEADER
 

@@ -10,10 +10,10 @@ import pytest
 from tests.support.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
+from pairbus.amqp.codec import decode
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Released, State
 from pairbus.amqp.sections import Sections, read_facts
-from pairbus.amqp.types import decode
 from pairbus.testing.clock import ManualClock
 
 

@@ -12,8 +12,9 @@ import pytest
 from tests.support.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, Received, Reply
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.sections import Sections, read_facts
-from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, decode, encode
+from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt
 
 LATER_MS = 600_000
 

@@ -10,9 +10,10 @@ import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, Receiver, Sender
+from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import Link, Outgoing
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected, State, Transactional
-from pairbus.amqp.types import Described, ULong, encode
+from pairbus.amqp.types import Described, ULong
 
 
 class Coordinator:

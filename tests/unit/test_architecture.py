@@ -23,6 +23,7 @@ PURE = (
     "pairbus.section_edits",
     "pairbus.costs",
     "pairbus.embedded.entities",
+    "pairbus.amqp.codec",
     "pairbus.amqp.types",
     "pairbus.amqp.sections",
     "pairbus.publishing.records",

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.support.broker_stage import Inbox, answered, raw, run, send, settle
 
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sections import read_facts
-from pairbus.amqp.types import Symbol, encode
+from pairbus.amqp.types import Symbol
 from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import Abandon, Complete

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.support.broker_stage import Inbox, answered, raw, run, send, settle
 
-from pairbus.amqp.types import Symbol, ULong, encode
+from pairbus.amqp.codec import encode
+from pairbus.amqp.types import Symbol, ULong
 from pairbus.embedded.broker import Broker, Delivery, ReceiveMode
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter

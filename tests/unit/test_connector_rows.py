@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sections import for_delivery, read_facts
-from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong, encode
+from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.pipeline.servicebus.columns import SCHEMA, RowBuilder, chosen
 from pairbus.pipeline.servicebus.messages import glance, read
 from pairbus.pipeline.servicebus.sending import RowError, check_columns, messages

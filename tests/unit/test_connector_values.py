@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNotNull, LessThanOrEqual, Not, StringContains
 from pyspark.sql.types import VariantVal
 
-from pairbus.amqp.decimals import encode_decimal
 from pairbus.amqp.types import (
     Byte,
     Char,
@@ -30,6 +29,7 @@ from pairbus.amqp.types import (
     UInt,
     ULong,
     UShort,
+    encode_decimal,
 )
 from pairbus.pipeline.servicebus.filters import take_over
 from pairbus.pipeline.servicebus.messages import Glance

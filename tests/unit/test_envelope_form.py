@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus import envelope
-from pairbus.amqp.encoding import encode
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sections import Sections, read_facts, with_application_properties
 from pairbus.amqp.types import Described, Float, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.envelope import Expired, Restored

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from pairbus.amqp.decimals import decode_decimal, encode_decimal
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.sections import Facts
 from pairbus.amqp.types import (
     Byte,
@@ -21,8 +21,8 @@ from pairbus.amqp.types import (
     UInt,
     ULong,
     UShort,
-    decode,
-    encode,
+    decode_decimal,
+    encode_decimal,
 )
 from pairbus.embedded.entities.filters import EvaluationError, MessageProperties, compile_action, compile_filter
 from pairbus.embedded.entities.rules import PropertyValue, SqlAction, SqlFilter

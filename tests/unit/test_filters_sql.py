@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from pairbus.amqp.decimals import encode_decimal
 from pairbus.amqp.types import (
     Byte,
     Char,
@@ -23,6 +22,7 @@ from pairbus.amqp.types import (
     UInt,
     ULong,
     UShort,
+    encode_decimal,
 )
 from pairbus.embedded.entities.filters import EvaluationError, MessageProperties, compile_filter
 from pairbus.embedded.entities.rules import FalseFilter, PropertyValue, SqlFilter, TrueFilter

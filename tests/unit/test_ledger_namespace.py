@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.support.broker_stage import Inbox, answered, raw, send, settle
 
-from pairbus.amqp.types import Symbol, encode
+from pairbus.amqp.codec import encode
+from pairbus.amqp.types import Symbol
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Release
 from pairbus.embedded.errors import BrokerError

@@ -4,8 +4,9 @@ from itertools import permutations
 
 import pytest
 
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sections import SectionOrderError, Sections, in_standard_order, read_facts
-from pairbus.amqp.types import AmqpDecodeError, Symbol, encode
+from pairbus.amqp.types import AmqpDecodeError, Symbol
 from pairbus.embedded.entities.message import Incoming
 
 HEADER = b"\x00\x53\x70" + encode([True])

@@ -7,8 +7,9 @@ from uuid import UUID
 import pytest
 
 from pairbus import envelope
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sections import read_facts, with_application_properties
-from pairbus.amqp.types import ULong, encode
+from pairbus.amqp.types import ULong
 from pairbus.failover.classification import ErrorDescription
 from pairbus.failover.classification import Verdict as Classified
 from pairbus.failover.classification import verdict as classify

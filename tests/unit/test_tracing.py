@@ -51,7 +51,7 @@ RESTORING = textwrap.dedent(
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     from pairbus import envelope
-    from pairbus.amqp.types import encode
+    from pairbus.amqp.codec import encode
     from pairbus.pairing.tracing import diverted_send
     from pairbus.syphon.deliveries import Item
     from pairbus.syphon.outcomes import Logbook

@@ -19,10 +19,18 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from pairbus.amqp.engine import Engine, EngineLimits, Incoming, Link, Outgoing
-from pairbus.amqp.errors import AmqpClientError, LinkLostError, RefusedError, TokenRefusedError
 from pairbus.amqp.exchange import REPLY_CREDIT, Exchange, Reply
-from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, State
-from pairbus.amqp.values import Symbol, UInt
+from pairbus.amqp.outcomes import (
+    Accepted,
+    AmqpClientError,
+    AmqpError,
+    LinkLostError,
+    RefusedError,
+    Rejected,
+    State,
+    TokenRefusedError,
+)
+from pairbus.amqp.types import Symbol, UInt
 
 __all__ = [
     "AmqpClientError",

@@ -22,12 +22,11 @@ from typing import Any, cast
 from cproton import ffi, lib
 
 from pairbus.amqp.contract import EngineLimits, EngineOwner
-from pairbus.amqp.errors import LinkLostError
 from pairbus.amqp.frames import IncomingFormats, OutgoingFormats
 from pairbus.amqp.links import Incoming, Link, Outgoing
 from pairbus.amqp.native import read_condition, write_condition, write_data
 from pairbus.amqp.numbering import DeliveryNumbers
-from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.outcomes import AmqpError, LinkLostError
 from pairbus.amqp.sasl import Login, SaslError, SaslExchange
 
 __all__ = ["Engine", "EngineLimits", "EngineOwner", "Incoming", "Link", "Outgoing"]

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from pairbus.amqp.decoding import decode
-from pairbus.amqp.encoding import encode
-from pairbus.amqp.errors import LinkLostError
-from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.outcomes import AmqpError, LinkLostError
 from pairbus.amqp.sections import Sections, read_facts
-from pairbus.amqp.values import AmqpDecodeError, Described
+from pairbus.amqp.types import AmqpDecodeError, Described
 
 if TYPE_CHECKING:
     from pairbus.amqp.client import Received, Receiver, Sender

@@ -12,9 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pairbus.amqp.decoding import decode, skip
-from pairbus.amqp.encoding import encode
-from pairbus.amqp.values import AmqpDecodeError, Described, UInt
+from pairbus.amqp.codec import decode, encode, skip
+from pairbus.amqp.types import AmqpDecodeError, Described, UInt
 
 _u32 = struct.Struct(">I").unpack_from
 _head = struct.Struct(">IBBH").unpack_from

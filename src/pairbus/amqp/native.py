@@ -10,8 +10,7 @@ from typing import Any
 
 from cproton import ffi, lib
 
-from pairbus.amqp.decoding import decode
-from pairbus.amqp.encoding import encode
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.outcomes import (
     ACCEPTED,
     DECLARED,
@@ -30,7 +29,7 @@ from pairbus.amqp.outcomes import (
     outcome_from_value,
     outcome_value,
 )
-from pairbus.amqp.values import Symbol
+from pairbus.amqp.types import Symbol
 
 
 def write_data(data: Any, value: Any) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from pairbus.amqp.decoding import decode, skip
-from pairbus.amqp.encoding import encode
+from pairbus.amqp.codec import decode, encode, skip
 from pairbus.amqp.frames import FrameCutter, code_at, number_at, with_field
-from pairbus.amqp.values import AmqpDecodeError, Described, UInt
+from pairbus.amqp.types import AmqpDecodeError, Described, UInt
 
 _BEGIN, _DISPOSITION, _END = 0x11, 0x15, 0x17
 _MAX_RENAMED = 10_000

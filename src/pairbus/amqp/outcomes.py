@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pairbus.amqp.values import Described, Symbol, ULong
+from pairbus.amqp.types import Described, Symbol, ULong
 
 ACCEPTED = 0x24
 REJECTED = 0x25
@@ -123,3 +123,31 @@ def error_from_value(value: Any) -> AmqpError | None:
         return None
     fields += [None] * (3 - len(fields))
     return AmqpError(str(fields[0]), str(fields[1] or ""), fields[2] or {})
+
+
+class AmqpClientError(Exception):
+    """What the peer, or the network, said no with."""
+
+    def __init__(self, error: AmqpError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    @property
+    def condition(self) -> str:
+        return self.error.condition
+
+
+class LinkLostError(AmqpClientError):
+    """The link or its connection ended; what was under way is in doubt."""
+
+
+class RefusedError(AmqpClientError):
+    """The peer refused this message or this settlement; the link goes on."""
+
+
+class TokenRefusedError(AmqpClientError):
+    """The peer did not take a token; ``status`` is its answer (401, 404)."""
+
+    def __init__(self, status: int, description: str) -> None:
+        super().__init__(AmqpError("amqp:unauthorized-access", description))
+        self.status = status

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pairbus.amqp.decoding import decode
-from pairbus.amqp.encoding import encode
-from pairbus.amqp.values import AmqpDecodeError, Array, Described, Symbol, UByte, ULong
+from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.types import AmqpDecodeError, Array, Described, Symbol, UByte, ULong
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"

@@ -16,9 +16,8 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.decoding import decode, skip
-from pairbus.amqp.encoding import encode, encode_into
-from pairbus.amqp.values import AmqpDecodeError, Symbol, UInt, ULong
+from pairbus.amqp.codec import decode, encode, encode_into, skip
+from pairbus.amqp.types import AmqpDecodeError, Symbol, UInt, ULong
 
 HEADER = 0x70
 DELIVERY_ANNOTATIONS = 0x71

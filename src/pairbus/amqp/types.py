@@ -1,68 +1,149 @@
-"""The type system of AMQP 1.0 (part 1 of the standard): bytes to values and back.
+"""The values of AMQP 1.0 in Python (OASIS AMQP 1.0, part 1, 1.6 primitive type definitions).
 
-Rules
-- Exact types survive a round trip: ``decode(encode(v))`` is ``v`` with the same Python type. A type that
-  Python has no word for is a small subclass (``UInt``, ``Symbol``, ``Timestamp`` ...), so that values compare
-  and print naturally.
-- A plain ``int`` is written as an AMQP long, a plain ``float`` as a double, ``str`` as string, ``bytes`` as
-  binary. A ``Long`` comes back as the plain ``int`` it stands for, a tuple as a list.
-- Encodings are not preserved, types are: a number is written in its shortest form.
-- Input is never trusted: whatever is malformed, nested deeper than ``MAX_DEPTH`` or counts more than
-  ``MAX_COUNT`` items raises ``AmqpDecodeError`` and nothing else.
+- A type that Python lacks is a small subclass (`UInt`, `Symbol`, `Timestamp` ...): values compare and print naturally.
+- A plain `int` is an AMQP long, a plain `float` a double, `str` a string, `bytes` binary.
+- `codec` turns values into bytes and back.
 """
 
 from __future__ import annotations
 
-from pairbus.amqp.decoding import decode, skip
-from pairbus.amqp.encoding import encode, encode_into
-from pairbus.amqp.values import (
-    MAX_COUNT,
-    MAX_DEPTH,
-    AmqpDecodeError,
-    AmqpEncodeError,
-    Array,
-    Byte,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Float,
-    Int,
-    Long,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
 
-__all__ = [
-    "MAX_COUNT",
-    "MAX_DEPTH",
-    "AmqpDecodeError",
-    "AmqpEncodeError",
-    "Array",
-    "Byte",
-    "Char",
-    "Decimal32",
-    "Decimal64",
-    "Decimal128",
-    "Described",
-    "Float",
-    "Int",
-    "Long",
-    "Short",
-    "Symbol",
-    "Timestamp",
-    "UByte",
-    "UInt",
-    "ULong",
-    "UShort",
-    "decode",
-    "encode",
-    "encode_into",
-    "skip",
-]
+MAX_DEPTH = 32
+MAX_COUNT = 100_000
+
+
+class AmqpDecodeError(ValueError):
+    """The bytes are not valid AMQP 1.0, or go beyond the limits of this codec."""
+
+
+class AmqpEncodeError(ValueError):
+    """The value has no AMQP 1.0 encoding: unknown type, or out of the type's range."""
+
+
+class UByte(int):
+    __slots__ = ()
+
+
+class UShort(int):
+    __slots__ = ()
+
+
+class UInt(int):
+    __slots__ = ()
+
+
+class ULong(int):
+    __slots__ = ()
+
+
+class Byte(int):
+    __slots__ = ()
+
+
+class Short(int):
+    __slots__ = ()
+
+
+class Int(int):
+    __slots__ = ()
+
+
+class Long(int):
+    """Written like a plain ``int``; decoding gives a plain ``int`` back."""
+
+    __slots__ = ()
+
+
+class Timestamp(int):
+    """Milliseconds since the Unix epoch, UTC."""
+
+    __slots__ = ()
+
+
+class Float(float):
+    """A 32 bit number: the value is rounded to that precision on the wire."""
+
+    __slots__ = ()
+
+
+class Char(str):
+    __slots__ = ()
+
+
+class Symbol(str):
+    __slots__ = ()
+
+
+class Decimal32(bytes):
+    """Four raw bytes of an IEEE 754-2008 decimal32; carried, never computed with."""
+
+
+class Decimal64(bytes):
+    """Eight raw bytes of an IEEE 754-2008 decimal64; carried, never computed with."""
+
+
+class Decimal128(bytes):
+    """Sixteen raw bytes of an IEEE 754-2008 decimal128; carried, never computed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A value with a descriptor (a ``ULong`` or ``Symbol``) that gives it a meaning."""
+
+    descriptor: Any
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Items of one type. ``code`` is the type's widest format code (0x98 for UUIDs, 0x83 for timestamps)."""
+
+    code: int
+    items: list[Any] = field(default_factory=list)
+    descriptor: Any = None
+
+
+# --- decimal numbers --------------------------------------------------------------------------------
+
+_EXPONENT_BITS = {4: 8, 8: 10, 16: 14}
+_DIGITS = {4: 7, 8: 16, 16: 34}
+_BIAS = {4: 101, 8: 398, 16: 6176}
+_LARGEST_EXPONENT = 6111
+
+
+def decode_decimal(raw: Decimal32 | Decimal64 | Decimal128) -> Decimal | float:
+    """The number, or the float that stands for an infinity or no number at all."""
+    size = len(raw)
+    width = size * 8
+    bits = int.from_bytes(raw, "big")
+    negative = bits >> (width - 1)
+    special = (bits >> (width - 6)) & 0b11111
+    if special == 0b11111:
+        return float("nan")
+    if special == 0b11110:
+        return float("-inf") if negative else float("inf")
+    exponent_bits = _EXPONENT_BITS[size]
+    if special >> 3 == 0b11:
+        # The coefficient is so large that its three leading bits (100) are implied and the exponent moves right.
+        shift = width - 3 - exponent_bits
+        coefficient = (0b100 << shift) | (bits & ((1 << shift) - 1))
+    else:
+        shift = width - 1 - exponent_bits
+        coefficient = bits & ((1 << shift) - 1)
+    exponent = (bits >> shift) & ((1 << exponent_bits) - 1)
+    if coefficient >= 10 ** _DIGITS[size]:
+        coefficient = 0  # not canonical: the standard reads it as zero
+    return Decimal((negative, tuple(map(int, str(coefficient))), exponent - _BIAS[size]))
+
+
+def encode_decimal(value: Decimal) -> Decimal128:
+    """A finite number of at most 34 digits as decimal128."""
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or len(digits) > 34 or not -6176 <= exponent <= _LARGEST_EXPONENT:
+        raise ValueError(f"{value} does not fit a decimal128")
+    coefficient = int("".join(map(str, digits)))
+    bits = (sign << 127) | ((exponent + 6176) << 113) | coefficient
+    return Decimal128(bits.to_bytes(16, "big"))

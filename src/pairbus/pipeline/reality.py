@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from pairbus import envelope
-from pairbus.amqp.decoding import decode, skip
+from pairbus.amqp.codec import decode, skip
 from pairbus.amqp.sections import id_text
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.ledger.files import closed_files, open_files

@@ -31,7 +31,7 @@ from pairbus.amqp.client import (
     TokenRefusedError,
 )
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Released, State
-from pairbus.amqp.values import Array, Int
+from pairbus.amqp.types import Array, Int
 from pairbus.syphon.batches import batch_of
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.locks import renew_after

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 
 from pairbus import envelope
+from pairbus.amqp.codec import decode
 from pairbus.amqp.sections import Sections, read_facts
-from pairbus.amqp.types import decode
-from pairbus.amqp.values import AmqpDecodeError
+from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport

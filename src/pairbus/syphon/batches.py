@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pairbus.amqp.encoding import encode
+from pairbus.amqp.codec import encode
 from pairbus.amqp.sections import read_facts
-from pairbus.amqp.values import Symbol
+from pairbus.amqp.types import Symbol
 
 _GROUP_ID = 10
 

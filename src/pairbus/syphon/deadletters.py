@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pairbus import envelope
-from pairbus.amqp.values import AmqpDecodeError
+from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport

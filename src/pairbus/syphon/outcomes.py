@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from pairbus import envelope
-from pairbus.amqp.values import AmqpDecodeError
+from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.pairing import tracing

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pairbus.amqp.decoding import decode, skip
+from pairbus.amqp.codec import decode, skip
 from pairbus.amqp.sections import id_text
-from pairbus.amqp.values import AmqpDecodeError
+from pairbus.amqp.types import AmqpDecodeError
 
 _HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x72, 0x73
 _LIST8, _LIST32 = 0xC0, 0xD0

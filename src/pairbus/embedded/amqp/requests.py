@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.sections import Sections, read_facts
-from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol, decode, encode
+from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.sections import Sections, with_application_properties
-from pairbus.amqp.types import Symbol, Timestamp, UInt, decode, encode
+from pairbus.amqp.types import Symbol, Timestamp, UInt
 from pairbus.embedded.entities.filters.views import MessageProperties
 
 DEAD_LETTER_REASON = "DeadLetterReason"

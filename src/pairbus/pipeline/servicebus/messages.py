@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pairbus.amqp.codec import decode, encode, skip
 from pairbus.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -20,7 +21,7 @@ from pairbus.amqp.sections import (
     Sections,
     id_text,
 )
-from pairbus.amqp.types import AmqpDecodeError, decode, encode, skip
+from pairbus.amqp.types import AmqpDecodeError
 
 STATES = ("active", "deferred", "scheduled")
 ACTIVE = STATES[0]

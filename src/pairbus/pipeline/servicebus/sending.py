@@ -26,8 +26,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pairbus.amqp.decimals import encode_decimal
-from pairbus.amqp.types import AmqpEncodeError, Byte, Float, Int, Short, Symbol, Timestamp, UInt, encode
+from pairbus.amqp.codec import encode
+from pairbus.amqp.types import AmqpEncodeError, Byte, Float, Int, Short, Symbol, Timestamp, UInt, encode_decimal
 from pairbus.pipeline.servicebus.variant import from_variant
 
 TEXTS = (

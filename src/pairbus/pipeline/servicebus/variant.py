@@ -25,7 +25,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.decimals import decode_decimal, encode_decimal
+from pairbus.amqp.codec import encode
 from pairbus.amqp.types import (
     Byte,
     Char,
@@ -41,7 +41,8 @@ from pairbus.amqp.types import (
     UInt,
     ULong,
     UShort,
-    encode,
+    decode_decimal,
+    encode_decimal,
 )
 
 METADATA = b"\x01\x00\x00"

@@ -13,7 +13,6 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.decimals import encode_decimal
 from pairbus.amqp.types import (
     Byte,
     Described,
@@ -26,6 +25,7 @@ from pairbus.amqp.types import (
     UInt,
     ULong,
     UShort,
+    encode_decimal,
 )
 from pairbus.embedded.entities.filters.compiling import Compiler, Evaluate
 from pairbus.embedded.entities.filters.syntax import Property, RemoveProperty, Statement

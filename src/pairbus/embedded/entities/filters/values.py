@@ -18,7 +18,6 @@ from decimal import Context, Decimal
 from typing import Any
 from uuid import UUID
 
-from pairbus.amqp.decimals import decode_decimal
 from pairbus.amqp.types import (
     Byte,
     Char,
@@ -36,6 +35,7 @@ from pairbus.amqp.types import (
     UInt,
     ULong,
     UShort,
+    decode_decimal,
 )
 
 LONGEST_TEXT = 32_767
