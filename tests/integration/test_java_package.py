@@ -57,3 +57,4 @@ def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "sum 90\n"
+    assert answer.stderr == ""

