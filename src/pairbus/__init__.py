@@ -23,7 +23,7 @@ from pairbus.errors import (
     SpoolFullError,
     SpoolInUseError,
 )
-from pairbus.failover.table import EntityState
+from pairbus.failover.states import EntityState
 
 if TYPE_CHECKING:
     from pairbus.pairing._sync.client import PairedServiceBusClient, pair_namespace

@@ -110,7 +110,7 @@ def way_to_impure(module: str, seen: set[str]) -> list[str]:
         if library(name) in IMPURE_LIBRARIES:
             return [module, name]
         target = resolve(name)
-        # Parent packages are not followed: `import pairbus.failover.table` is about the table.
+        # Parent packages are not followed: `import pairbus.failover.states` is about the states.
         if target is None or target in seen:
             continue
         chain = way_to_impure(target, seen)
@@ -149,7 +149,7 @@ def late():
 if TYPE_CHECKING:
     import pyspark.sql
 """
-    assert set(imports_of_source(source, "pairbus.failover.table")) == {
+    assert set(imports_of_source(source, "pairbus.failover.states")) == {
         "time",
         "pairbus.failover.sibling",
         "pairbus.amqp.types",

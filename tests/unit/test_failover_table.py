@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from pairbus.failover import (
     TRANSITIONS,
     Action,
-    Entity,
+    EntityMachine,
     EntityState,
     ErrorDescription,
     Event,
@@ -21,10 +22,9 @@ from pairbus.failover import (
     Verdict,
     verdict,
 )
-from pairbus.failover.diagram import page
-from pairbus.failover.table import When
+from pairbus.failover.states import When
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 MINUTE = 60.0
 PATIENT = FailoverRules(failover_interval=MINUTE, ping_interval=MINUTE)
 AT_ONCE = FailoverRules(failover_interval=0, ping_interval=MINUTE)
@@ -40,7 +40,7 @@ def failed(cause: str = "ServiceBusConnectionError", era: int | None = None) -> 
     return Event(EventKind.SEND_FAILED, cause, era)
 
 
-def state_of(entity: Entity) -> EntityState:
+def state_of(entity: EntityMachine) -> EntityState:
     """The state now: a type checker would remember the last one asserted."""
     return entity.state
 
@@ -61,13 +61,13 @@ def test_every_possible_state_and_event_has_exactly_one_row_per_condition() -> N
 
 
 def test_the_page_of_the_documentation_is_generated_from_the_table() -> None:
-    assert (DOCS / "reference" / "states.md").read_text(encoding="utf-8") == page(), (
-        "run: python -m pairbus.failover.diagram > docs/reference/states.md"
-    )
+    script = runpy.run_path(str(ROOT / "scripts" / "generate_states_reference.py"))
+    page = (ROOT / "docs" / "reference" / "states.md").read_text(encoding="utf-8")
+    assert page == script["page"](), "run scripts/generate_states_reference.py"
 
 
 def test_an_interval_of_zero_fails_over_and_diverts_the_very_send() -> None:
-    entity = Entity(AT_ONCE)
+    entity = EntityMachine(AT_ONCE)
     decision = entity.handle(failed(), 100.0)
     assert entity.state is EntityState.FAILED_OVER
     assert decision.divert
@@ -76,8 +76,8 @@ def test_an_interval_of_zero_fails_over_and_diverts_the_very_send() -> None:
 
 
 def test_a_suspect_entity_raises_and_fails_over_by_itself() -> None:
-    entity = Entity(PATIENT)
-    assert Action.RAISE in entity.handle(failed(), 0.0).actions
+    entity = EntityMachine(PATIENT)
+    assert entity.handle(failed(), 0.0).action is Action.RAISE
     assert state_of(entity) is EntityState.SUSPECT
     assert entity.route_to_primary
     assert entity.next_deadline == MINUTE
@@ -88,16 +88,16 @@ def test_a_suspect_entity_raises_and_fails_over_by_itself() -> None:
 
 
 def test_a_send_that_fails_after_the_interval_finds_the_entity_failed_over_and_is_diverted() -> None:
-    entity = Entity(PATIENT)
+    entity = EntityMachine(PATIENT)
     entity.handle(failed(), 0.0)
     decision = entity.handle(failed(), 61.0)
     assert entity.state is EntityState.FAILED_OVER
     assert decision.divert
-    assert Action.START_PINGS in decision.actions
+    assert entity.next_deadline == 61.0 + MINUTE
 
 
 def test_one_success_clears_a_suspicion() -> None:
-    entity = Entity(PATIENT)
+    entity = EntityMachine(PATIENT)
     entity.handle(failed(), 0.0)
     entity.handle(Event(EventKind.SEND_SUCCEEDED), 30.0)
     assert entity.state is EntityState.HEALTHY
@@ -105,14 +105,14 @@ def test_one_success_clears_a_suspicion() -> None:
 
 
 def test_with_divert_during_interval_a_suspect_entity_diverts_what_failed() -> None:
-    entity = Entity(FailoverRules(MINUTE, MINUTE, divert_during_interval=True))
+    entity = EntityMachine(FailoverRules(MINUTE, MINUTE, divert_during_interval=True))
     assert entity.handle(failed(), 0.0).divert
     assert entity.handle(failed(), 1.0).divert
     assert entity.state is EntityState.SUSPECT
 
 
 def test_pings_come_every_interval_and_the_last_one_heals() -> None:
-    entity = Entity(FailoverRules(0, 10.0, recovery_pings=2))
+    entity = EntityMachine(FailoverRules(0, 10.0, recovery_pings=2))
     entity.handle(failed(), 0.0)
     times = []
     for outcome in (
@@ -125,7 +125,7 @@ def test_pings_come_every_interval_and_the_last_one_heals() -> None:
         due = entity.next_deadline
         assert due is not None
         times.append(due)
-        assert Action.SEND_PING in entity.handle(Event(EventKind.DEADLINE), due).actions
+        assert entity.handle(Event(EventKind.DEADLINE), due).action is Action.SEND_PING
         assert entity.next_deadline is None  # not two pings at once
         entity.handle(Event(outcome, "ping", entity.era), due + 1)
     assert times == [10.0, 20.0, 30.0, 40.0, 50.0]
@@ -133,7 +133,7 @@ def test_pings_come_every_interval_and_the_last_one_heals() -> None:
 
 
 def test_a_ping_of_an_earlier_outage_does_not_heal_a_later_one() -> None:
-    entity = Entity(AT_ONCE)
+    entity = EntityMachine(AT_ONCE)
     entity.handle(failed(), 0.0)
     entity.handle(Event(EventKind.DEADLINE), 60.0)
     earlier = entity.era
@@ -149,7 +149,7 @@ def test_a_ping_of_an_earlier_outage_does_not_heal_a_later_one() -> None:
 
 
 def test_a_failure_of_an_earlier_era_is_diverted_and_changes_nothing() -> None:
-    entity = Entity(AT_ONCE)
+    entity = EntityMachine(AT_ONCE)
     era = entity.era
     entity.handle(failed(era=era), 0.0)
     entity.handle(Event(EventKind.MARK_HEALTHY), 1.0)
@@ -159,7 +159,7 @@ def test_a_failure_of_an_earlier_era_is_diverted_and_changes_nothing() -> None:
 
 
 def test_a_late_success_does_not_heal_a_failed_over_entity() -> None:
-    entity = Entity(AT_ONCE)
+    entity = EntityMachine(AT_ONCE)
     entity.handle(failed(), 0.0)
     entity.handle(Event(EventKind.SEND_SUCCEEDED, era=entity.era), 1.0)
     assert entity.state is EntityState.FAILED_OVER

@@ -1,6 +1,6 @@
 """The names of `pairbus` for asyncio, on top of `azure.servicebus.aio`."""
 
-from pairbus.failover.table import EntityState
+from pairbus.failover.states import EntityState
 from pairbus.pairing._aio.client import PairedServiceBusClient, pair_namespace
 from pairbus.pairing._aio.sender import PairedServiceBusSender
 from pairbus.pairing.events import TransitionEvent

@@ -1,9 +1,19 @@
-"""When an entity is failed over and when it is back: decisions only, no clock, no IO. Start with `table`."""
+"""PURE. Decides when an entity is failed over and when it is back. Start with `states`."""
 
 from pairbus.failover.classification import BUSY_PAUSE_SECONDS, ErrorDescription, Verdict, verdict
-from pairbus.failover.machine import NO_ERA, Decision, Entity, Event, FailoverRules, Transition
 from pairbus.failover.rotation import Rotation
-from pairbus.failover.table import TRANSITIONS, Action, EntityState, EventKind
+from pairbus.failover.states import (
+    NO_ERA,
+    TRANSITIONS,
+    Action,
+    Decision,
+    EntityMachine,
+    EntityState,
+    Event,
+    EventKind,
+    FailoverRules,
+    Transition,
+)
 
 __all__ = [
     "BUSY_PAUSE_SECONDS",
@@ -11,7 +21,7 @@ __all__ = [
     "TRANSITIONS",
     "Action",
     "Decision",
-    "Entity",
+    "EntityMachine",
     "EntityState",
     "ErrorDescription",
     "Event",

@@ -1,9 +1,8 @@
-"""Which errors count against an entity.
+"""PURE. Decides which errors count against an entity.
 
-The shell describes an error (the names of its classes, its AMQP condition, whether it may be retried) and
-gets a verdict; nothing here knows the SDK. The first row of `VERDICTS` that matches decides; no match
-means: not counted, because an error nobody described is more likely a mistake in the program than trouble
-of the entity.
+The shell describes an error by the names of its classes, its AMQP condition and whether it is retryable; nothing here
+knows the SDK. The first row of `VERDICTS` that matches decides. An error that matches no row does not count: it is more
+likely a mistake in the program than trouble with the entity.
 """
 
 from __future__ import annotations
@@ -14,16 +13,13 @@ from enum import Enum
 
 class Verdict(Enum):
     COUNTS = "counts against the entity"
-    DOES_NOT_COUNT = "is raised to the caller, the entity's state stays"
-    BUSY = "is waited for and tried again"
+    DOES_NOT_COUNT = "is raised to the caller; the state stays"
+    BUSY = "is retried after a pause"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorDescription:
-    """What a shell tells about an error.
-
-    Names of its class and all its bases, AMQP condition, retryable or not.
-    """
+    """An error as a shell describes it; `class_names` holds the names of its class and of all base classes."""
 
     class_names: frozenset[str]
     condition: str = ""
@@ -31,7 +27,7 @@ class ErrorDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VerdictRow:
     class_name: str
     verdict: Verdict
     why: str
@@ -46,39 +42,40 @@ class Row:
         )
 
 
-_MESSAGE = "this message is wrong, not the entity"
+BUSY_PAUSE_SECONDS = 10.0
+"""The pause before a send to a busy server is retried."""
+
+_COUNTS, _DOES_NOT_COUNT = Verdict.COUNTS, Verdict.DOES_NOT_COUNT
+_MESSAGE = "the message is wrong, not the entity"
 _SETUP = "the client is set up wrong"
 _REACH = "the entity is out of reach"
 _LASTING = "lasting, and not the caller's fault"
 
-BUSY_PAUSE_SECONDS = 10.0
-"""How long to wait before a send that found the server busy is tried again."""
-
-VERDICTS: tuple[Row, ...] = (
-    Row("ServiceBusServerBusyError", Verdict.BUSY, "the server asks for a pause"),
-    Row("ServiceBusAuthenticationError", Verdict.DOES_NOT_COUNT, _SETUP),
-    Row("ServiceBusAuthorizationError", Verdict.DOES_NOT_COUNT, _SETUP),
-    Row("ClientAuthenticationError", Verdict.DOES_NOT_COUNT, _SETUP),
-    Row("MessagingEntityNotFoundError", Verdict.DOES_NOT_COUNT, _SETUP),
-    Row("MessageSizeExceededError", Verdict.DOES_NOT_COUNT, _MESSAGE),
-    Row("ServiceBusConnectionError", Verdict.COUNTS, _REACH),
-    Row("ServiceBusCommunicationError", Verdict.COUNTS, _REACH),
-    Row("OperationTimeoutError", Verdict.COUNTS, "named by the feature's definition"),
-    Row("MessagingEntityDisabledError", Verdict.COUNTS, _LASTING),
-    Row("ServiceBusQuotaExceededError", Verdict.COUNTS, _LASTING),
-    Row("ServiceBusError", Verdict.DOES_NOT_COUNT, _MESSAGE, condition="amqp:decode-error"),
-    Row("ServiceBusError", Verdict.DOES_NOT_COUNT, _MESSAGE, condition="amqp:not-allowed"),
-    Row("ServiceBusError", Verdict.DOES_NOT_COUNT, _MESSAGE, condition="com.microsoft:argument-error"),
-    Row("ServiceBusError", Verdict.DOES_NOT_COUNT, _MESSAGE, condition="com.microsoft:argument-out-of-range"),
-    Row("ServiceBusError", Verdict.COUNTS, _LASTING, condition="amqp:internal-error"),
-    Row("ServiceBusError", Verdict.COUNTS, "the definition: non-transient", retryable=False),
-    Row("TimeoutError", Verdict.COUNTS, "a timeout of ours"),
-    Row("ConnectionError", Verdict.COUNTS, _REACH),
+VERDICTS: tuple[VerdictRow, ...] = (
+    VerdictRow("ServiceBusServerBusyError", Verdict.BUSY, "the server asks for a pause"),
+    VerdictRow("ServiceBusAuthenticationError", _DOES_NOT_COUNT, _SETUP),
+    VerdictRow("ServiceBusAuthorizationError", _DOES_NOT_COUNT, _SETUP),
+    VerdictRow("ClientAuthenticationError", _DOES_NOT_COUNT, _SETUP),
+    VerdictRow("MessagingEntityNotFoundError", _DOES_NOT_COUNT, _SETUP),
+    VerdictRow("MessageSizeExceededError", _DOES_NOT_COUNT, _MESSAGE),
+    VerdictRow("ServiceBusConnectionError", _COUNTS, _REACH),
+    VerdictRow("ServiceBusCommunicationError", _COUNTS, _REACH),
+    VerdictRow("OperationTimeoutError", _COUNTS, "named by the feature's definition"),
+    VerdictRow("MessagingEntityDisabledError", _COUNTS, _LASTING),
+    VerdictRow("ServiceBusQuotaExceededError", _COUNTS, _LASTING),
+    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, condition="amqp:decode-error"),
+    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, condition="amqp:not-allowed"),
+    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, condition="com.microsoft:argument-error"),
+    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, condition="com.microsoft:argument-out-of-range"),
+    VerdictRow("ServiceBusError", _COUNTS, _LASTING, condition="amqp:internal-error"),
+    VerdictRow("ServiceBusError", _COUNTS, "the definition: non-transient", retryable=False),
+    VerdictRow("TimeoutError", _COUNTS, "a timeout of ours"),
+    VerdictRow("ConnectionError", _COUNTS, _REACH),
 )
 
 
 def verdict(error: ErrorDescription) -> Verdict:
-    """What the error says about the entity it was raised for."""
+    """Decide what an error says about the entity it was raised for."""
     for row in VERDICTS:
         if row.matches(error):
             return row.verdict

@@ -1,6 +1,6 @@
 """One simulated period of a fleet: what outages do to it, with the product's own failover core.
 
-Each entity of a client is a `pairbus.failover.Entity`, fed with the sends that fail, the deadlines it asks
+Each entity of a client is a `pairbus.failover.EntityMachine`, fed with the sends that fail, the deadlines it asks
 for and the results of its pings; there is no second model of the states. Only what surrounds it is
 simplified: clients send at a steady rate, each at a random phase; a send during an outage fails at once; the
 syphon carries messages home in order, at a steady rate, as soon as the outage is over.
@@ -18,7 +18,7 @@ from decimal import Decimal
 from pairbus.costs import Tariff, Usage, bill, units
 from pairbus.costs.billing import TRANSIT_OPERATIONS
 from pairbus.costs.estimate import IDLE_RECEIVES_PER_HOUR
-from pairbus.failover import Action, Entity, EntityState, Event, EventKind, FailoverRules
+from pairbus.failover import Action, EntityMachine, EntityState, Event, EventKind, FailoverRules
 from pairbus.pipeline.fleet import FleetPlan, OutageKind, PairingChoice
 
 HOURS_PER_MONTH = 720
@@ -73,7 +73,7 @@ def _share_of_rest(refused: float, offered: float) -> float:
 def play_outage(rules: FailoverRules, seconds: float, rate: float, phase: float) -> ClientOutage:
     """Feed one entity with an outage of `seconds`; it sends every 1/`rate` s, the first time at `phase`."""
     gap = 1 / rate
-    entity = Entity(rules)
+    entity = EntityMachine(rules)
     now = phase
     if now >= seconds:
         return ClientOutage(0, 0, 0, None, now)
@@ -101,7 +101,7 @@ def play_outage(rules: FailoverRules, seconds: float, rate: float, phase: float)
                 failed_over_at = now
         else:
             now = deadline
-            if Action.SEND_PING in entity.handle(Event(EventKind.DEADLINE), now).actions:
+            if entity.handle(Event(EventKind.DEADLINE), now).action is Action.SEND_PING:
                 pings += 1
                 kind = EventKind.PING_SUCCEEDED if now >= seconds else EventKind.PING_FAILED
                 entity.handle(Event(kind, era=entity.era), now)

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusSender
 
-from pairbus.failover import Action, Decision, Entity, EntityState, Event, EventKind, FailoverRules, Transition
+from pairbus.failover import Action, Decision, EntityMachine, EntityState, Event, EventKind, FailoverRules, Transition
 from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime
 from pairbus.pairing._aio.link import Link
@@ -40,7 +40,7 @@ class WatchedEntity:
         send_timeout: float,
     ) -> None:
         self.name = name
-        self.machine = Entity(rules)
+        self.machine = EntityMachine(rules)
         self.episode: str | None = None
         self.message_limit_bytes = 0
         self.batch_limit_bytes = 0
@@ -138,7 +138,7 @@ class WatchedEntity:
                 await self._wake.wait(remaining)
                 return
         decision = self.tell(Event(EventKind.DEADLINE))
-        if Action.SEND_PING in decision.actions:
+        if decision.action is Action.SEND_PING:
             await self._ping(self.machine.era)
 
     async def _ping(self, era: int) -> None:
