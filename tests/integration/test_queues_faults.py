@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
 )
 from tests.support.stage import Stage, receive, receive_one, texts
 
-from pairbus.embedded.remote import ControlError, RemoteSwitchboard
+from pairbus.embedded.faults import ControlError, RemoteSwitchboard
 
 CONDITIONS = {
     "com.microsoft:server-busy": ServiceBusServerBusyError,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.embedded.certificate import ServerCertificate, ensure_certificate
 from pairbus.embedded.listener import Listener, bind
+from pairbus.embedded.security import ServerCertificate, ensure_certificate
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"

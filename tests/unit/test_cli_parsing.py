@@ -18,8 +18,7 @@ from pairbus.cli.logs import KeyValueFormatter
 from pairbus.cli.namespaces import numbers
 from pairbus.cli.parsing import duration_ms
 from pairbus.cli.refusal import Refusal
-from pairbus.embedded.faults import MODES
-from pairbus.embedded.remote import ControlError, RemoteSwitchboard
+from pairbus.embedded.faults import MODES, ControlError, RemoteSwitchboard
 from pairbus.embedded.running import RunningServer, known_servers, run_file, running_servers
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,7 +12,7 @@ from pairbus.doctor import examination
 from pairbus.doctor.examination import check_backlog
 from pairbus.doctor.findings import Finding, Status
 from pairbus.doctor.reaching import check_clock
-from pairbus.embedded.certificate import ensure_certificate
+from pairbus.embedded.security import ensure_certificate
 from pairbus.syphon import Namespace
 
 

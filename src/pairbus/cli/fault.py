@@ -82,7 +82,7 @@ def fault(
 
     import json
 
-    from pairbus.embedded.remote import ControlError, RemoteSwitchboard
+    from pairbus.embedded.faults import ControlError, RemoteSwitchboard
 
     try:
         connection_string = _connection_string(server)

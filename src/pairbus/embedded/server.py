@@ -235,9 +235,8 @@ class EmbeddedServer:
 
     def _listen(self, bound: socket.socket) -> None:
         from pairbus.embedded.amqp import amqp_protocol_factory
-        from pairbus.embedded.certificate import ensure_certificate
         from pairbus.embedded.listener import Listener
-        from pairbus.embedded.security import Authority
+        from pairbus.embedded.security import Authority, ensure_certificate
 
         authority = Authority(self.broker)
         amqp = amqp_protocol_factory(self.broker, self.faults, authority, self._limits)
