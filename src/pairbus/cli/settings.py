@@ -29,7 +29,6 @@ from pairbus.cli import voice
 from pairbus.cli.parsing import holds_key
 from pairbus.cli.refusal import Refusal
 from pairbus.cli.suggestions import meant
-from pairbus.toml import read_toml
 
 SHARED = ("primary", "secondary", "primary-name", "ca-file", "quiet")
 LARGEST_BYTES = 1024 * 1024
@@ -92,6 +91,8 @@ def load(path: Path, root: Any) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from pairbus.toml import read_toml
+
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST_BYTES + 1)
