@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 
-from pairbus.amqp.client import ClientConnection, Sender
+from pairbus.amqp.client import ClientConnection, SenderLink
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.entities.descriptions import QueueDescription
 from pairbus.embedded.limits import Limits
@@ -85,7 +85,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
 
 
 async def pour(
-    server: Server, senders: Sequence[Sender], seconds: float, *, batch: int = 1, first: int = 0
+    server: Server, senders: Sequence[SenderLink], seconds: float, *, batch: int = 1, first: int = 0
 ) -> tuple[Run, int]:
     """Send from all senders at once, each with its window full, for so long; waits for the last answer."""
     done = 0
@@ -99,7 +99,7 @@ async def pour(
             failed.append(error)
         done += batch
 
-    async def keep_sending(sender: Sender) -> None:
+    async def keep_sending(sender: SenderLink) -> None:
         pending: set[asyncio.Future[None]] = set()
         while time.monotonic() < end:
             await sender.room()
@@ -123,15 +123,15 @@ async def pour(
     return Run(done, took, server.seconds() - spent), next(names)
 
 
-async def open_senders(server: Server, address: str, count: int, window: int) -> list[Sender]:
-    async def one() -> Sender:
+async def open_senders(server: Server, address: str, count: int, window: int) -> list[SenderLink]:
+    async def one() -> SenderLink:
         connection = await open_raw(server.namespace.connection_string)
         return await connection.open_sender(address, window=window)
 
     return [await one() for _ in range(count)]
 
 
-async def close_all(senders: Sequence[Sender]) -> None:
+async def close_all(senders: Sequence[SenderLink]) -> None:
     for sender in senders:
         sender.link.engine.abort()
 
@@ -258,7 +258,7 @@ async def bench_connections(quick: bool) -> None:
         with server.namespace.admin() as admin:
             admin.create_queue("orders")
         before, began, spent = server.memory(), time.monotonic(), server.seconds()
-        senders: list[Sender] = []
+        senders: list[SenderLink] = []
         for _ in range(count // 50):
             found = await asyncio.gather(*(open_senders(server, "orders", 1, 1) for _ in range(50)))
             senders += [sender for one in found for sender in one]

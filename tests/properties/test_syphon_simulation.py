@@ -20,8 +20,8 @@ from pairbus.amqp.sections import read_facts
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
+from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import SendError, Verdict
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 DESTINATIONS = ("orders", "invoices", "news")
@@ -41,7 +41,7 @@ class FailingWorld(MemoryTransport):
     def _behave(self, destination: str, raws: object) -> Exception | float | None:
         assert isinstance(raws, tuple)
         if any(read_facts(raw).message_key in self.poison for raw in raws):
-            return SendError(Verdict.REFUSED, "amqp:not-allowed", "poison")
+            return SendError(SendFailure.REFUSED, "amqp:not-allowed", "poison")
         return self.down.get(destination)
 
     async def open_receiver(self, queue: str) -> MemoryReceiver:
@@ -93,7 +93,9 @@ async def story(seed: int) -> None:
             queue.put(*parts)
         match draw.randint(0, 8):
             case 0:
-                world.down[draw.choice(DESTINATIONS)] = SendError(Verdict.UNAVAILABLE, "com.microsoft:entity-disabled")
+                world.down[draw.choice(DESTINATIONS)] = SendError(
+                    SendFailure.UNAVAILABLE, "com.microsoft:entity-disabled"
+                )
             case 1:
                 world.down[draw.choice(DESTINATIONS)] = draw.choice([1.0, 3.0, 1000.0])
             case 2:

@@ -22,7 +22,7 @@ from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.sdk_transport import SdkTransport
 from pairbus.syphon.service import Syphon
-from pairbus.syphon.transport import Receiver, Transport
+from pairbus.syphon.transport import BacklogReceiver, Transport
 
 STEPS = (
     "received",
@@ -85,7 +85,7 @@ class DyingTransport:
         """Parts are received one at a time, so that one can be there without the other."""
         return self.death.step == "part received"
 
-    async def open_receiver(self, queue: str) -> Receiver:
+    async def open_receiver(self, queue: str) -> BacklogReceiver:
         return _DyingReceiver(self, await self._inner.open_receiver(queue))
 
     async def send(self, destination: str, raws: Sequence[bytes]) -> None:
@@ -110,7 +110,7 @@ class DyingTransport:
 
 
 class _DyingReceiver:
-    def __init__(self, transport: DyingTransport, inner: Receiver) -> None:
+    def __init__(self, transport: DyingTransport, inner: BacklogReceiver) -> None:
         self._transport = transport
         self._inner = inner
 

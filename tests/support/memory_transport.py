@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.outcomes import peeked
+from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.stamps import Stamps
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import SendError, Verdict
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class MemoryTransport:
         elif self.send_seconds:
             await asyncio.sleep(self.send_seconds)
         if not self.answers:
-            raise SendError(Verdict.UNREACHABLE, "amqp:connection:forced", "connection refused")
+            raise SendError(SendFailure.UNREACHABLE, "amqp:connection:forced", "connection refused")
         if answer is not None:
             raise answer
         self.taken.setdefault(destination, []).extend(raws)

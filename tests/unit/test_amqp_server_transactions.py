@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
-from pairbus.amqp.client import ClientConnection, Receiver, Sender
+from pairbus.amqp.client import ClientConnection, ReceiverLink, SenderLink
 from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import Link, Outgoing
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected, State, Transactional
@@ -69,7 +69,7 @@ class Coordinator:
         return await self.ask(self.link, b"\x00\x53\x77" + encode(Described(ULong(0x32), [txn, fail])))
 
 
-async def begun(stage: AmqpStage) -> tuple[ClientConnection, Coordinator, Sender]:
+async def begun(stage: AmqpStage) -> tuple[ClientConnection, Coordinator, SenderLink]:
     connection = await stage.connect()
     coordinator = Coordinator(connection)
     coordinator.open()
@@ -95,7 +95,7 @@ def test_settlements_count_when_the_transaction_does(tmp_path: Path, fail: bool)
     async def play(stage: AmqpStage) -> None:
         connection, coordinator, sender = await begun(stage)
         await sender.send(data_message(b"x"))
-        receiver: Receiver = await connection.open_receiver("orders")
+        receiver: ReceiverLink = await connection.open_receiver("orders")
         (message,) = await receiver.receive(1)
         txn = await coordinator.declare()
         assert await receiver.settle([message], Transactional(txn, Accepted())) == [None]

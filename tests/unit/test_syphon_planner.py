@@ -8,6 +8,7 @@ import pytest
 
 from pairbus import envelope
 from pairbus.amqp.codec import encode
+from pairbus.amqp.conditions import CONDITIONS
 from pairbus.amqp.sections import read_facts, with_application_properties
 from pairbus.amqp.types import ULong
 from pairbus.failover.classification import ErrorDescription
@@ -18,12 +19,12 @@ from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release,
 from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
+from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
 from pairbus.syphon.sequences import SequenceGuard
 from pairbus.syphon.stamps import message_key_of
-from pairbus.syphon.verdicts import _CONDITIONS, SendError, Verdict, judge, judge_link
 
 NOW_MS = 1_700_000_000_000
-DOWN = SendError(Verdict.UNAVAILABLE, "amqp:internal-error")
+DOWN = SendError(SendFailure.UNAVAILABLE, "amqp:internal-error")
 
 
 def raw(name: str, destination: str = "orders", body: bytes = b"x") -> bytes:
@@ -200,13 +201,13 @@ def test_a_silent_primary_is_probed_and_everything_released() -> None:
     planner = planner_at_the_head()
     planner.arrived([delivery(1), delivery(2, "invoices")], 0.0)
     sends = [one for one in due(planner) if isinstance(one, Send)]
-    planner.sent(sends[0], SendError(Verdict.UNREACHABLE, "amqp:connection:forced"), 0.0, 0.0)
+    planner.sent(sends[0], SendError(SendFailure.UNREACHABLE, "amqp:connection:forced"), 0.0, 0.0)
     assert due(planner) == [Probe()]
     assert planner.appetite(0.0) == 0
     planner.probed(False, 0.0, 0.0)
     (release,) = due(planner)
     assert isinstance(release, Release)
-    planner.sent(sends[1], SendError(Verdict.UNREACHABLE, "amqp:connection:forced"), 0.1, 0.0)
+    planner.sent(sends[1], SendError(SendFailure.UNREACHABLE, "amqp:connection:forced"), 0.1, 0.0)
     (release,) = due(planner, 0.2)
     assert isinstance(release, Release)
     assert planner.silent(0.5)
@@ -314,33 +315,33 @@ def test_the_guard_keeps_partitions_apart_and_doubts_only_what_is_open() -> None
 
 
 @pytest.mark.parametrize(
-    ("condition", "verdict"),
+    ("condition", "failure"),
     [
-        ("amqp:not-found", Verdict.MISSING),
-        ("amqp:link:message-size-exceeded", Verdict.REFUSED),
-        ("com.microsoft:server-busy", Verdict.UNAVAILABLE),
-        ("amqp:resource-limit-exceeded", Verdict.UNAVAILABLE),
-        ("amqp:unauthorized-access", Verdict.UNAVAILABLE),
-        ("amqp:connection:forced", Verdict.UNREACHABLE),
-        ("something:new", Verdict.UNAVAILABLE),
+        ("amqp:not-found", SendFailure.MISSING),
+        ("amqp:link:message-size-exceeded", SendFailure.REFUSED),
+        ("com.microsoft:server-busy", SendFailure.UNAVAILABLE),
+        ("amqp:resource-limit-exceeded", SendFailure.UNAVAILABLE),
+        ("amqp:unauthorized-access", SendFailure.UNAVAILABLE),
+        ("amqp:connection:forced", SendFailure.UNREACHABLE),
+        ("something:new", SendFailure.UNAVAILABLE),
     ],
 )
-def test_only_what_the_service_refused_for_good_is_given_up(condition: str, verdict: Verdict) -> None:
-    assert judge(condition) is verdict
+def test_only_what_the_service_refused_for_good_is_given_up(condition: str, failure: SendFailure) -> None:
+    assert failure_of_send(condition) is failure
 
 
 def test_what_a_paired_client_diverts_is_never_taken_for_refused() -> None:
-    for condition, verdict in _CONDITIONS.items():
+    for condition in CONDITIONS:
         names = {"ServiceBusError"} | ({"MessageSizeExceededError"} if "size-exceeded" in condition else set())
         diverts = classify(ErrorDescription(frozenset(names), condition)) is Classified.COUNTS
-        assert not (verdict is Verdict.REFUSED and diverts), condition
+        assert not (failure_of_send(condition) is SendFailure.REFUSED and diverts), condition
 
 
 def test_a_link_that_is_refused_says_nothing_about_a_message() -> None:
-    assert judge("amqp:not-allowed") is Verdict.REFUSED
-    assert judge_link("amqp:not-allowed") is Verdict.UNAVAILABLE
-    assert judge_link("amqp:link:message-size-exceeded") is Verdict.REFUSED
-    assert judge_link("amqp:not-found") is Verdict.MISSING
+    assert failure_of_send("amqp:not-allowed") is SendFailure.REFUSED
+    assert failure_of_link("amqp:not-allowed") is SendFailure.UNAVAILABLE
+    assert failure_of_link("amqp:link:message-size-exceeded") is SendFailure.REFUSED
+    assert failure_of_link("amqp:not-found") is SendFailure.MISSING
 
 
 @pytest.mark.parametrize("message_id", ["text", UUID(int=7), ULong(7), b"\x01\xff", None])

@@ -17,12 +17,12 @@ from pairbus.syphon.outcomes import Carried, Logbook
 from pairbus.syphon.pauses import RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
+from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.service import Syphon
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import SendError, Verdict
 
 QUEUE = "contoso/x-servicebus-transfer/0"
-UNAVAILABLE = SendError(Verdict.UNAVAILABLE, "com.microsoft:entity-disabled", "switched off")
+UNAVAILABLE = SendError(SendFailure.UNAVAILABLE, "com.microsoft:entity-disabled", "switched off")
 START_MS = 1_700_000_000_000
 
 
@@ -169,7 +169,7 @@ def test_what_nobody_can_read_is_dead_lettered(raw: bytes, reason: str) -> None:
 def test_a_missing_destination_dead_letters_all_that_is_for_it() -> None:
     async def main() -> None:
         transport = MemoryTransport()
-        missing = SendError(Verdict.MISSING, "amqp:not-found")
+        missing = SendError(SendFailure.MISSING, "amqp:not-found")
         transport.behave = lambda destination, raws: missing if destination == "gone" else None
         transport.queue(QUEUE).put(*(backlog(f"{n}", "gone" if n % 2 else "orders") for n in range(1000)))
         await pump_for(transport).run(once=True)
@@ -185,7 +185,7 @@ def test_a_missing_destination_dead_letters_all_that_is_for_it() -> None:
 def test_the_refused_message_is_found_in_its_batch_and_the_others_keep_their_order() -> None:
     async def main() -> None:
         transport = MemoryTransport()
-        refused = SendError(Verdict.REFUSED, "amqp:not-allowed", "the session id is missing")
+        refused = SendError(SendFailure.REFUSED, "amqp:not-allowed", "the session id is missing")
 
         def behave(destination: str, raws: Sequence[bytes]) -> SendError | None:
             return refused if any(read_facts(raw).message_key in ("17", "18", "250") for raw in raws) else None
@@ -510,8 +510,8 @@ def test_deduct_gives_the_time_left_and_dead_letters_what_is_over() -> None:
     run_in_virtual_time(main())
 
 
-NO_TOKEN = SendError(Verdict.UNAVAILABLE, "amqp:unauthorized-access", "the signature is wrong", token_refused=True)
-NO_RIGHT = SendError(Verdict.UNAVAILABLE, "amqp:unauthorized-access", "no right to send here")
+NO_TOKEN = SendError(SendFailure.UNAVAILABLE, "amqp:unauthorized-access", "the signature is wrong", token_refused=True)
+NO_RIGHT = SendError(SendFailure.UNAVAILABLE, "amqp:unauthorized-access", "no right to send here")
 
 
 @pytest.mark.parametrize(

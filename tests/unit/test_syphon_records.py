@@ -20,7 +20,7 @@ from pairbus.syphon.durable_records import DurableRecords
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
-from pairbus.syphon.verdicts import SendError, Verdict
+from pairbus.syphon.send_errors import SendError, SendFailure
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 
@@ -154,7 +154,7 @@ def test_a_restore_without_an_answer_is_recorded_as_unknown(tmp_path: Path, in_d
     async def main() -> None:
         transport = MemoryTransport(send_seconds=0.0)
         answers: list[SendError | None] = [
-            SendError(Verdict.UNREACHABLE, "amqp:connection:forced", "the line broke", in_doubt=in_doubt)
+            SendError(SendFailure.UNREACHABLE, "amqp:connection:forced", "the line broke", in_doubt=in_doubt)
         ]
         transport.behave = lambda destination, raws: answers.pop() if answers else None
         transport.queue(QUEUE).put(backlog("one"))
@@ -191,7 +191,7 @@ def test_a_message_in_parts_is_buried_under_its_own_id_and_once(tmp_path: Path) 
 
     async def main() -> None:
         transport = MemoryTransport(send_seconds=0.0)
-        transport.behave = lambda destination, raws: SendError(Verdict.REFUSED, "amqp:not-allowed", "never")
+        transport.behave = lambda destination, raws: SendError(SendFailure.REFUSED, "amqp:not-allowed", "never")
         transport.queue(QUEUE).put(*parts, orphan)
         with LedgerWriter(tmp_path, role=Role.SYPHON) as ledger:
             logbook = Logbook(QUEUE, "contoso", "standby", ledger)

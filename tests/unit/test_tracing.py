@@ -55,7 +55,7 @@ RESTORING = textwrap.dedent(
     from pairbus.pairing.tracing import diverted_send
     from pairbus.syphon.deliveries import Item
     from pairbus.syphon.outcomes import Logbook
-    from pairbus.syphon.verdicts import SendError, Verdict
+    from pairbus.syphon.send_errors import SendError, SendFailure
 
     raw = b"\\x00\\x53\\x75" + encode(b"an order")
     book = Logbook("q", "contoso", "standby")
@@ -70,7 +70,7 @@ RESTORING = textwrap.dedent(
     forms = [envelope.to_backlog(raw, "orders", trace_parent=one) for one in (parent, parent, None, "nonsense")]
     items = [Item("orders", number, (), form) for number, form in enumerate(forms)]
     book.sent("orders", items, None, 0.5)
-    book.sent("orders", items[2:], SendError(next(iter(Verdict)), "com.microsoft:timeout"), 0.5)
+    book.sent("orders", items[2:], SendError(next(iter(SendFailure)), "com.microsoft:timeout"), 0.5)
     divert, restore, failed = spans.get_finished_spans()
     assert restore.name == "pairbus restore"
     assert restore.attributes["messaging.batch.message_count"] == 4

@@ -1,11 +1,11 @@
-"""The client side of AMQP for those who carry messages they need not understand: raw bytes, windows, no round trips.
+"""An AMQP client that carries encoded messages without decoding them.
 
 Rules
-- A link is opened after a token for its entity was put to `$cbs`. Tokens come from the caller; none is kept here.
-- `Sender.send` does not wait: its future ends when the peer has settled. `Sender.room` waits for a place in the window.
-- `Receiver` holds at most `credit` messages that were not yet settled by the caller, however fast the peer sends.
-- `Receiver.settle` is confirmed by the peer: its future ends when the outcome was applied, or fails with the reason.
-- When a link or the connection ends, every future of it fails. Nothing waits for ever.
+- Before a link is opened, a token for its entity is put to `$cbs`. `session` supplies the tokens.
+- `SenderLink.send` does not wait: its future completes when the peer settles. `SenderLink.room` waits for the window.
+- `ReceiverLink` holds at most `credit` unsettled messages, however fast the peer sends.
+- `ReceiverLink.settle` is confirmed by the peer: its future completes when the outcome was applied, or fails.
+- When a link or the connection ends, all of its futures fail. Nothing waits forever.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
     "ClientConnection",
     "LinkLostError",
     "Received",
-    "Receiver",
+    "ReceiverLink",
     "RefusedError",
     "Reply",
-    "Sender",
+    "SenderLink",
     "TokenRefusedError",
 ]
 
@@ -136,9 +136,9 @@ class ClientConnection:
         *,
         window: int = DEFAULT_WINDOW,
         timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109
-    ) -> Sender:
+    ) -> SenderLink:
         name = f"{address[:128]}-{uuid4()}"
-        sender = Sender(self._new_link(name, sender=True), window)
+        sender = SenderLink(self._new_link(name, sender=True), window)
         sender.link.open(source=name, target=address)
         await self._attached(sender, timeout)
         return sender
@@ -154,13 +154,13 @@ class ClientConnection:
         wait_ms: int | None = None,
         target: str | None = None,
         timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109
-    ) -> Receiver:
+    ) -> ReceiverLink:
         """A receiving link; ``session`` or ``next_session`` accept a session, waiting for it ``wait_ms`` at most.
 
-        With a ``credit`` of 0 nothing comes until ``Receiver.grant`` asks for it.
+        With a ``credit`` of 0 nothing comes until ``ReceiverLink.grant`` asks for it.
         """
         name = f"{address[:128]}-{uuid4()}"
-        receiver = Receiver(self._new_link(name, sender=False), credit)
+        receiver = ReceiverLink(self._new_link(name, sender=False), credit)
         wanted = session is not None or next_session
         receiver.link.open(
             source=address,
@@ -178,7 +178,7 @@ class ClientConnection:
             self._session = self.engine.new_session()
         return self.engine.new_link(self._session, name, sender=sender)
 
-    async def _attached(self, end: Sender | Receiver, timeout: float) -> None:  # noqa: ASYNC109
+    async def _attached(self, end: SenderLink | ReceiverLink, timeout: float) -> None:  # noqa: ASYNC109
         try:
             async with asyncio.timeout(timeout):
                 await end.opened
@@ -199,7 +199,7 @@ class ClientConnection:
             self._opened.set_result(None)
 
     def link_opened(self, link: Link) -> None:
-        end: Sender | Receiver | None = link.context
+        end: SenderLink | ReceiverLink | None = link.context
         if end is None:
             link.refuse(AmqpError("amqp:not-allowed", "This side opens the links."))
             return
@@ -209,13 +209,13 @@ class ClientConnection:
         end.attached()
 
     def link_closed(self, link: Link, error: AmqpError | None) -> None:
-        end: Sender | Receiver | None = link.context
+        end: SenderLink | ReceiverLink | None = link.context
         if end is not None:
             end.ended(error or AmqpError("amqp:link:detach-forced", "the peer closed the link"))
 
     def message_received(self, link: Link, delivery: Incoming, raw: bytes, message_format: int) -> None:
         end = link.context
-        if isinstance(end, Receiver):
+        if isinstance(end, ReceiverLink):
             end.received(delivery, raw)
 
     def message_too_large(self, link: Link, delivery: Incoming, size: int) -> None:
@@ -223,19 +223,19 @@ class ClientConnection:
 
     def delivery_updated(self, link: Link, delivery: Outgoing) -> None:
         end = link.context
-        if isinstance(end, Sender):
+        if isinstance(end, SenderLink):
             end.settled(delivery)
 
     def outcome_confirmed(self, link: Link, delivery: Incoming, state: State | None) -> None:
         end = link.context
-        if isinstance(end, Receiver):
+        if isinstance(end, ReceiverLink):
             end.confirmed(delivery, state)
 
     def credit_changed(self, link: Link) -> None:
         end = link.context
-        if isinstance(end, Sender):
+        if isinstance(end, SenderLink):
             end.make_room()
-        elif isinstance(end, Receiver):
+        elif isinstance(end, ReceiverLink):
             end.credit_given_back()
 
     def writing_paused(self, paused: bool) -> None:
@@ -250,7 +250,7 @@ class ClientConnection:
             _retrieve(self._opened)
 
 
-class Sender:
+class SenderLink:
     """A sending link with a window of messages the peer has not settled."""
 
     def __init__(self, link: Link, window: int) -> None:
@@ -335,7 +335,7 @@ class Sender:
         self.make_room()
 
 
-class Receiver:
+class ReceiverLink:
     """A receiving link. Messages wait here until they are asked for; credit comes back as they are settled."""
 
     def __init__(self, link: Link, credit: int) -> None:

@@ -16,7 +16,7 @@ from pairbus.amqp.sections import Sections, read_facts
 from pairbus.amqp.types import AmqpDecodeError, Described
 
 if TYPE_CHECKING:
-    from pairbus.amqp.client import Received, Receiver, Sender
+    from pairbus.amqp.client import Received, ReceiverLink, SenderLink
 
 REPLY_CREDIT = 50
 
@@ -39,7 +39,7 @@ class Reply:
 class Exchange:
     """The two links to one node."""
 
-    def __init__(self, sender: Sender, receiver: Receiver, reply_address: str) -> None:
+    def __init__(self, sender: SenderLink, receiver: ReceiverLink, reply_address: str) -> None:
         self._sender = sender
         self._receiver = receiver
         self._reply_address = reply_address

@@ -40,19 +40,23 @@ from pairbus.pipeline.outcome_rows import (
     journal_key,
     left_behind,
 )
-from pairbus.pipeline.servicebus.administration import is_refused, told
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.session import cluster_session, local_session
 from pairbus.syphon.amqp_transport import AmqpTransport
 from pairbus.syphon.durable_records import DurableRecords
-from pairbus.syphon.namespaces import CredentialRefusedError, Namespace
+from pairbus.syphon.namespaces import (
+    CredentialRefusedError,
+    Namespace,
+    advice,
+    describe_error,
+    is_credential_refused,
+)
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pauses import Growth, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.refusals import Side, refusing
 from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.service import LONGEST_DESTINATION_PAUSE_SECONDS, list_backlog_queues
-from pairbus.syphon.trust import advice
 
 log = logging.getLogger(__name__)
 
@@ -240,13 +244,13 @@ async def backlog_depths(
                     if queue.lower() not in known:
                         await add(queue)
         except (AzureError, OSError) as error:
-            if is_refused(error):
+            if is_credential_refused(error):
                 raise CredentialRefusedError(
-                    f"The secondary, {secondary.host}, refuses our credential ({told(error)}). Check its connection "
-                    "string and the rights of its key: a Spark job counts what waits, which needs Manage."
+                    f"The secondary, {secondary.host}, refuses our credential ({describe_error(error)}). Check its "
+                    "connection string and the rights of its key: a Spark job counts what waits, which needs Manage."
                 ) from error
             raise SparkSyphonError(
-                f"How deep {queue!r} in {secondary.host} is could not be found out: {told(error)}. "
+                f"How deep {queue!r} in {secondary.host} is could not be found out: {describe_error(error)}. "
                 + advice(error, "Check that the namespace answers and that the connection string may manage it.")
             ) from error
     return depths

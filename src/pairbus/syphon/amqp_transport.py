@@ -25,21 +25,21 @@ from pairbus.amqp.client import (
     ClientConnection,
     LinkLostError,
     Received,
-    Receiver,
+    ReceiverLink,
     RefusedError,
-    Sender,
+    SenderLink,
     TokenRefusedError,
 )
+from pairbus.amqp.conditions import UNAUTHORIZED
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Released, State
 from pairbus.amqp.types import Array, Int
 from pairbus.syphon.batches import batch_of
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
-from pairbus.syphon.locks import renew_after
 from pairbus.syphon.namespaces import Namespace, TokenSource
 from pairbus.syphon.outcomes import peeked
+from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
 from pairbus.syphon.stamps import stamps_of
-from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge, judge_link
+from pairbus.syphon.transport import ReceiverLostError, renew_after
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class _Home:
         self._opening = asyncio.Lock()
         self._connection: ClientConnection | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._sender: Sender | None = None
+        self._sender: SenderLink | None = None
         self.broken = False
 
     @property
@@ -197,27 +197,27 @@ class _Home:
             else:
                 await sender.send(batch_of(raws), message_format=_BATCH_FORMAT)
         except RefusedError as error:
-            raise SendError(judge(error.condition), error.condition, error.error.description) from error
+            raise SendError(failure_of_send(error.condition), error.condition, error.error.description) from error
         except TokenRefusedError as error:
             self.broken = True
-            verdict = Verdict.MISSING if error.status == 404 else Verdict.UNAVAILABLE
+            verdict = SendFailure.MISSING if error.status == 404 else SendFailure.UNAVAILABLE
             refused = error.status == 401
             raise SendError(verdict, error.condition, error.error.description, token_refused=refused) from error
         except LinkLostError as error:
             self.broken = True
             raise SendError(
-                judge_link(error.condition), error.condition, error.error.description, in_doubt=in_doubt
+                failure_of_link(error.condition), error.condition, error.error.description, in_doubt=in_doubt
             ) from error
         except AzureError as error:
             self.broken = True  # the credential gave no token: nobody asked the primary
-            raise SendError(Verdict.UNAVAILABLE, f"client:{type(error).__name__}", str(error)) from error
+            raise SendError(SendFailure.UNAVAILABLE, f"client:{type(error).__name__}", str(error)) from error
         except (OSError, TimeoutError) as error:
             self.broken = True
             raise SendError(
-                Verdict.UNREACHABLE, "amqp:connection:forced", str(error) or "no answer", in_doubt=in_doubt
+                SendFailure.UNREACHABLE, "amqp:connection:forced", str(error) or "no answer", in_doubt=in_doubt
             ) from error
 
-    async def _open(self) -> Sender:
+    async def _open(self) -> SenderLink:
         async with self._opening:
             if self._sender is None:
                 self._connection, self._keeping = await self._door.open(self._destination)
@@ -235,7 +235,7 @@ class _Home:
             await _end(self._connection, self._keeping)
 
 
-class _CreditedReceiver(Receiver):
+class _CreditedReceiver(ReceiverLink):
     """A receiving link that is given exactly the credit asked for."""
 
     def __init__(self, link: Any) -> None:

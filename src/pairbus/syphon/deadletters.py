@@ -20,9 +20,9 @@ from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
 from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_queues, peek_raws
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import Namespace
+from pairbus.syphon.send_errors import SendError
 from pairbus.syphon.stamps import message_key_of
 from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import SendError
 
 _STAMPS = ("DeadLetterReason", "DeadLetterErrorDescription")
 _AT_ONCE = 100

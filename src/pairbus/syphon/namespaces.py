@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-from pairbus.syphon.trust import advice
-
 _JWT_SCOPE = "https://servicebus.azure.net//.default"
 _SAS_TYPE = "servicebus.windows.net:sastoken"
+_UNTRUSTED = ("certificate verify failed", "certificate_verify_failed")
+_DETAIL = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
+_TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +205,31 @@ def _awaitable(credential: Any) -> Any:
 
 def _uses_tls(client: Any) -> bool:
     return bool(client._config.use_tls)
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """Whether a connection failed because the server's certificate is not trusted, in any library's words."""
+    return any(sign in str(error).lower() for sign in _UNTRUSTED)
+
+
+def advice(error: BaseException, otherwise: str) -> str:
+    """The remedy for an untrusted certificate, or `otherwise` for any other error."""
+    if not is_untrusted(error):
+        return otherwise
+    return (
+        "Trust its certificate: name a local namespace by its name or ready file, as in --secondary contoso-standby, "
+        "or give the file of its authority (ca.pem in its folder) with PAIRBUS_CA_FILE, ca-file or connection_verify."
+    )
+
+
+def is_credential_refused(error: BaseException) -> bool:
+    """Whether the administration does not accept the credential, or the credential lacks the right."""
+    return isinstance(error, HttpResponseError) and error.status_code in (401, 403)
+
+
+def describe_error(error: BaseException) -> str:
+    """The administration's own explanation in one line, without full stop; otherwise the error's text."""
+    text = str(error)
+    detail = _DETAIL.search(text)
+    line = detail[1] if detail is not None else _TLS_OBJECT.sub("", text)
+    return " ".join(line.split()).rstrip(".") or type(error).__name__

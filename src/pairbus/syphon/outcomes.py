@@ -14,8 +14,8 @@ from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.pairing import tracing
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 from pairbus.syphon.durable_records import DurableRecords
+from pairbus.syphon.send_errors import SendError
 from pairbus.syphon.stamps import Stamps, message_key_of
-from pairbus.syphon.verdicts import SendError
 
 if TYPE_CHECKING:
     from pairbus.syphon.publishing import PublishedSyphon

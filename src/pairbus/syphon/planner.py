@@ -26,8 +26,8 @@ from pairbus.syphon.parts import PartsBin
 from pairbus.syphon.pauses import Pause, RateLimit
 from pairbus.syphon.restoring import restored
 from pairbus.syphon.rules import MISSING_FOR_SECONDS, PEEK_AT_MOST, RECEIVE_AT_MOST, REMEMBERED, PumpRules
+from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.sequences import SequenceGuard
-from pairbus.syphon.verdicts import SendError, Verdict
 
 
 @dataclass(slots=True)
@@ -139,17 +139,17 @@ class Planner:
             self.taken_at[lane.destination] = now
             lane.token_refusals = 0
             self._taken(lane, send)
-        elif error.verdict is Verdict.MISSING:
+        elif error.failure is SendFailure.MISSING:
             self._put_back(lane, send)
             lane.pause = None
             lane.missing_until = now + MISSING_FOR_SECONDS
             self._bury(letters.missing(self._take_all(lane), lane.destination))
-        elif error.verdict is Verdict.REFUSED and len(send.items) > 1:
+        elif error.failure is SendFailure.REFUSED and len(send.items) > 1:
             # One of them is wrong. Halving finds it, and what stands before it goes home first.
             self._put_back(lane, send)
             lane.most = len(send.items) // 2
             lane.one_session_each = True
-        elif error.verdict is Verdict.REFUSED:
+        elif error.failure is SendFailure.REFUSED:
             (item,) = send.items
             self._count(send.items, -1)
             self._bury(letters.refused(item, error))
@@ -163,7 +163,7 @@ class Planner:
                 self._release(self._take_all(lane))
                 return
             self._slim(lane)
-            self._probe_wanted = self._probe_wanted or error.verdict is Verdict.UNREACHABLE
+            self._probe_wanted = self._probe_wanted or error.failure is SendFailure.UNREACHABLE
 
     def _taken(self, lane: Lane, send: Send) -> None:
         self._count(send.items, -1)

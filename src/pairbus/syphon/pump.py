@@ -23,8 +23,8 @@ from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
 from pairbus.syphon.refusals import Refusals, Side
 from pairbus.syphon.rules import PEEK_AT_MOST, PumpRules
-from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, Receiver, ReceiverLostError, Transport
-from pairbus.syphon.verdicts import SendError, Verdict
+from pairbus.syphon.send_errors import SendError, SendFailure
+from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, BacklogReceiver, ReceiverLostError, Transport
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Pump:
         self._share = share
         self._growth = Growth(options.retry_interval, max(options.retry_interval, 60.0))
         self._pause: Pause | None = None
-        self._receiver: Receiver | None = None
+        self._receiver: BacklogReceiver | None = None
         self._failure: ReceiverLostError | None = None
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -224,7 +224,7 @@ class Pump:
 
     # --- the loop -----------------------------------------------------------------------------------------
 
-    async def _carry(self, receiver: Receiver) -> None:
+    async def _carry(self, receiver: BacklogReceiver) -> None:
         loop = asyncio.get_running_loop()
         while True:
             if self._failure is not None:
@@ -254,7 +254,7 @@ class Pump:
             await self._wake.wait()
         self._wake.clear()
 
-    def _feed(self, receiver: Receiver, now: float) -> None:
+    def _feed(self, receiver: BacklogReceiver, now: float) -> None:
         """Receive if there is room, ask for silence if nothing must come in."""
         if self.planner.silent(now) or self.drained:
             if self._quiet:
@@ -277,7 +277,7 @@ class Pump:
             self._receiving.cancel()
             self._receiving = None
 
-    def _start(self, action: Action, receiver: Receiver) -> None:
+    def _start(self, action: Action, receiver: BacklogReceiver) -> None:
         match action:
             case Send():
                 self._spawn(self._send(action))
@@ -313,7 +313,7 @@ class Pump:
 
     # --- what takes time ----------------------------------------------------------------------------------
 
-    async def _receive(self, receiver: Receiver, limit: int, wait: float) -> None:
+    async def _receive(self, receiver: BacklogReceiver, limit: int, wait: float) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         deliveries = await receiver.receive(limit, wait)
@@ -322,7 +322,7 @@ class Pump:
             # Others may hold what is left: the queue is empty only when peeking shows nothing.
             self.drained = not await self._look(receiver, 0, 1)
 
-    async def _hush(self, receiver: Receiver) -> None:
+    async def _hush(self, receiver: BacklogReceiver) -> None:
         deliveries = await receiver.quiet()
         if deliveries:
             self._take(deliveries, 0.0)
@@ -341,12 +341,12 @@ class Pump:
                 await self._transport.send(send.destination, send.raws)
         except TimeoutError:
             text = f"no answer within {self._options.send_timeout:g} s"
-            error = SendError(Verdict.UNREACHABLE, "com.microsoft:timeout", text, in_doubt=True)
+            error = SendError(SendFailure.UNREACHABLE, "com.microsoft:timeout", text, in_doubt=True)
         except SendError as refused:
             error = refused
         except Exception as bug:  # the outermost frame of a send: its lane must hear of any end
             log.exception("a send failed in a way nobody thought of", extra={"queue": self.queue})
-            error = SendError(Verdict.UNAVAILABLE, f"client:{type(bug).__name__}", str(bug), in_doubt=True)
+            error = SendError(SendFailure.UNAVAILABLE, f"client:{type(bug).__name__}", str(bug), in_doubt=True)
         now = loop.time()
         self._note_send(send.destination, error)
         self.logbook.sent(send.destination, send.items, error, now - began)
@@ -362,13 +362,13 @@ class Pump:
         if error is None:
             self._errors.pop(destination, None)
             self._errors.pop(_DEAD_LETTERED, None)
-        elif error.verdict in (Verdict.MISSING, Verdict.REFUSED):
+        elif error.failure in (SendFailure.MISSING, SendFailure.REFUSED):
             self._errors.pop(destination, None)
             self._note(_DEAD_LETTERED, f"{destination}: {error}")
         else:
             self._note(destination, f"{destination}: {error}")
 
-    async def _complete(self, action: Complete, receiver: Receiver) -> None:
+    async def _complete(self, action: Complete, receiver: BacklogReceiver) -> None:
         await self.logbook.on_disk()
         complete = receiver.complete if action.part_of is None else receiver.complete_together
         lost = await complete(action.deliveries)
@@ -376,11 +376,11 @@ class Pump:
             self.planner.completed(action)
         self.logbook.completed(action.deliveries, action.carried, lost)
 
-    async def _release(self, action: Release, receiver: Receiver) -> None:
+    async def _release(self, action: Release, receiver: BacklogReceiver) -> None:
         lost = await receiver.release(action.deliveries)
         self.logbook.released(action.deliveries, lost)
 
-    async def _bury(self, action: Bury, receiver: Receiver) -> None:
+    async def _bury(self, action: Bury, receiver: BacklogReceiver) -> None:
         lost = await receiver.dead_letter(action.letters)
         self.logbook.buried(action.letters, lost)
         first = action.letters[0]
@@ -395,17 +395,17 @@ class Pump:
         )
         self._note_share()
 
-    async def _peek(self, action: Peek, receiver: Receiver) -> None:
+    async def _peek(self, action: Peek, receiver: BacklogReceiver) -> None:
         self.planner.peeked(action.gap, await self._look(receiver, action.gap[0], PEEK_AT_MOST))
 
-    async def _look(self, receiver: Receiver, from_number: int, count: int) -> list[Peeked]:
+    async def _look(self, receiver: BacklogReceiver, from_number: int, count: int) -> list[Peeked]:
         loop = asyncio.get_running_loop()
         began = loop.time()
         found = await receiver.peek(from_number, count)
         self.logbook.peeked(found, loop.time() - began)
         return found
 
-    async def _seek(self, action: Seek, receiver: Receiver) -> None:
+    async def _seek(self, action: Seek, receiver: BacklogReceiver) -> None:
         found: list[Peeked] = []
         near = action.until_ms is None
         begin = max(0, action.around - SEEK_BEFORE) if near else 0
@@ -423,14 +423,14 @@ class Pump:
         answers = await self._transport.reachable()
         self.planner.probed(answers, asyncio.get_running_loop().time(), self._options.draw())
 
-    def _renew(self, receiver: Receiver, now: float) -> None:
+    def _renew(self, receiver: BacklogReceiver, now: float) -> None:
         self._renew_at = now + RENEW_CHECK_SECONDS
         deliveries = self.planner.to_renew(now)
         if deliveries:
             self.planner.renewed(deliveries, now + 10 * RENEW_CHECK_SECONDS)  # not again while this is under way
             self._spawn(self._renewed(receiver, deliveries))
 
-    async def _renewed(self, receiver: Receiver, deliveries: list[Delivery]) -> None:
+    async def _renewed(self, receiver: BacklogReceiver, deliveries: list[Delivery]) -> None:
         again_at, lost = await receiver.renew(deliveries)
         self.logbook.counts.renewed += len(deliveries) - len(lost)
         self.planner.renewed(deliveries, again_at)

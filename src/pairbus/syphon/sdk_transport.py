@@ -31,12 +31,12 @@ from azure.servicebus.exceptions import (
 )
 
 from pairbus import envelope
+from pairbus.amqp.conditions import UNAUTHORIZED
 from pairbus.pairing.sdk import RawBatch, describe, open_link
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
-from pairbus.syphon.locks import renew_after
 from pairbus.syphon.namespaces import Namespace
-from pairbus.syphon.transport import ReceiverLostError
-from pairbus.syphon.verdicts import UNAUTHORIZED, SendError, Verdict, judge, judge_link
+from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
+from pairbus.syphon.transport import ReceiverLostError, renew_after
 
 _OPEN_SECONDS = 30.0
 _ALONE_BYTES = 255_000
@@ -89,7 +89,7 @@ class SdkTransport:
         except (AzureError, OSError, ValueError, TypeError) as error:
             # The credential's or the SDK's own state, not the message: that was encoded already.
             await self._drop(destination)
-            verdict = Verdict.UNREACHABLE if isinstance(error, OSError) else Verdict.UNAVAILABLE
+            verdict = SendFailure.UNREACHABLE if isinstance(error, OSError) else SendFailure.UNAVAILABLE
             in_doubt = in_doubt and isinstance(error, OSError)
             raise SendError(verdict, f"client:{type(error).__name__}", str(error), in_doubt=in_doubt) from error
         except asyncio.CancelledError:
@@ -319,13 +319,13 @@ def _send_error(error: ServiceBusError, in_doubt: bool) -> SendError:
     condition = UNAUTHORIZED if isinstance(error, _UNAUTHORIZED) else describe(error).condition
     # The service turns away the token for an entity that does not exist, and the SDK takes that for a wrong token.
     if isinstance(error, MessagingEntityNotFoundError) or _token_status(error) == 404:
-        verdict = Verdict.MISSING
+        verdict = SendFailure.MISSING
     elif isinstance(error, MessageSizeExceededError):
-        verdict = Verdict.REFUSED
+        verdict = SendFailure.REFUSED
     elif isinstance(error, ServiceBusConnectionError | ServiceBusCommunicationError | OperationTimeoutError):
-        verdict = Verdict.UNREACHABLE
+        verdict = SendFailure.UNREACHABLE
     else:
-        verdict = judge(condition) if in_doubt else judge_link(condition)
-    unanswered = in_doubt and verdict is Verdict.UNREACHABLE
-    refused = isinstance(error, ServiceBusAuthenticationError) and verdict is not Verdict.MISSING
+        verdict = failure_of_send(condition) if in_doubt else failure_of_link(condition)
+    unanswered = in_doubt and verdict is SendFailure.UNREACHABLE
+    refused = isinstance(error, ServiceBusAuthenticationError) and verdict is not SendFailure.MISSING
     return SendError(verdict, condition or type(error).__name__, str(error), in_doubt=unanswered, token_refused=refused)

@@ -11,12 +11,15 @@ Rules for every transport:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 
 LONG_RECEIVE_SECONDS = 15 * 60.0
+_ASSUMED_LOCK_SECONDS = 20.0
+_LONGEST_LOCK_SECONDS = 310.0
 
 
 class ReceiverLostError(Exception):
@@ -31,7 +34,7 @@ class ReceiverLostError(Exception):
         self.unauthorized = unauthorized
 
 
-class Receiver(Protocol):
+class BacklogReceiver(Protocol):
     """One backlog queue being received from."""
 
     async def receive(self, limit: int, wait: float) -> list[Delivery]:
@@ -76,7 +79,7 @@ class Transport(Protocol):
         """How many locks one pump can keep renewed."""
         ...
 
-    async def open_receiver(self, queue: str) -> Receiver:
+    async def open_receiver(self, queue: str) -> BacklogReceiver:
         """Raises `ReceiverLostError`."""
         ...
 
@@ -89,3 +92,13 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def renew_after(now: float, locked_until: float | None) -> float:
+    """The time on the loop's clock to renew a lock: halfway to `locked_until` (seconds since the epoch).
+
+    The service's clock may differ from ours: if the lock seems longer than any lock can be, or already over, assume a
+    short one.
+    """
+    left = locked_until - time.time() if locked_until is not None else -1.0
+    return now + (left if 0 < left <= _LONGEST_LOCK_SECONDS else _ASSUMED_LOCK_SECONDS) / 2

@@ -6,9 +6,9 @@ import re
 
 from azure.core.exceptions import AzureError
 
-from pairbus.pipeline.servicebus.administration import is_refused, told
 from pairbus.pipeline.servicebus.options import Entities
 from pairbus.pipeline.servicebus.wire import Wire, WireError
+from pairbus.syphon.namespaces import describe_error, is_credential_refused
 
 
 async def resolve(wire: Wire, entities: Entities) -> tuple[str, ...]:
@@ -21,8 +21,9 @@ async def resolve(wire: Wire, entities: Entities) -> tuple[str, ...]:
             names = [queue.name async for queue in admin.list_queues() if pattern.fullmatch(queue.name)]
     except (AzureError, OSError) as error:
         raise WireError(
-            "amqp:unauthorized-access" if is_refused(error) else "amqp:connection:forced",
-            f"The queues of {wire.host} could not be listed for queuePattern {entities.pattern!r}: {told(error)}. "
+            "amqp:unauthorized-access" if is_credential_refused(error) else "amqp:connection:forced",
+            f"The queues of {wire.host} could not be listed for queuePattern {entities.pattern!r}: "
+            f"{describe_error(error)}. "
             "The connection string needs the right to manage, and connectionVerify a certificate if the namespace has "
             "its own.",
         ) from error

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from pairbus.amqp.client import ClientConnection, LinkLostError, Sender
+from pairbus.amqp.client import ClientConnection, LinkLostError, SenderLink
 from pairbus.amqp.sections import BATCH_FORMAT
 from pairbus.pipeline.servicebus.sending import Outgoing
 from pairbus.pipeline.servicebus.wire import Wire, WireError
@@ -33,7 +33,7 @@ class Outbox:
         self._filling: dict[str, list[Outgoing]] = {}
         self._sizes: dict[str, int] = {}
         self._limits: dict[str, int] = {}
-        self._links: dict[str, tuple[ClientConnection, Sender]] = {}
+        self._links: dict[str, tuple[ClientConnection, SenderLink]] = {}
         self._opening = asyncio.Lock()
         self._under_way: deque[Future[None]] = deque()
 
@@ -99,14 +99,14 @@ class Outbox:
 
         await self._wire.persistently(entity, send, self._retry_seconds)
 
-    async def _sender(self, connection: ClientConnection, entity: str) -> Sender:
+    async def _sender(self, connection: ClientConnection, entity: str) -> SenderLink:
         async with self._opening:
             found = self._links.get(entity)
             if found is None or found[0] is not connection:
                 found = self._links[entity] = (connection, await connection.open_sender(entity))
             return found[1]
 
-    def _forget(self, entity: str, sender: Sender) -> None:
+    def _forget(self, entity: str, sender: SenderLink) -> None:
         if entity in self._links and self._links[entity][1] is sender:
             del self._links[entity]
 

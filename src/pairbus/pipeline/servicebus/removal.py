@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
-from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, Received, Receiver
+from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, Received, ReceiverLink
 from pairbus.amqp.outcomes import AmqpError, Released
 from pairbus.pipeline.servicebus.messages import ACTIVE, glance, read
 from pairbus.pipeline.servicebus.ranges import Runs
@@ -99,7 +99,7 @@ class _Removal:
                 continue  # somebody works on this session: next time
             await self._through(receiver, count)
 
-    async def _through(self, receiver: Receiver, count: int) -> None:
+    async def _through(self, receiver: ReceiverLink, count: int) -> None:
         """Complete `count` messages through this link, and close it: an open one would go on taking messages."""
         try:
             await self._take(receiver, count)
@@ -108,7 +108,7 @@ class _Removal:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await receiver.close()
 
-    async def _take(self, receiver: Receiver, count: int) -> None:
+    async def _take(self, receiver: ReceiverLink, count: int) -> None:
         strangers: list[Received] = []
         settled: list[asyncio.Task[None]] = []
         asked = got_ours = 0
@@ -154,7 +154,7 @@ class _Removal:
             async with asyncio.timeout(SETTLE_SECONDS):
                 await receiver.settle(strangers, Released())
 
-    async def _settle(self, receiver: Receiver, messages: dict[int, Received]) -> None:
+    async def _settle(self, receiver: ReceiverLink, messages: dict[int, Received]) -> None:
         numbers = set(messages)
         key = min(numbers)
         self._settling[key] = numbers
@@ -187,7 +187,7 @@ class _Removal:
             number = glance(raws[-1]).sequence_number + 1
 
 
-async def _unasked(receiver: Receiver) -> list[Received]:
+async def _unasked(receiver: ReceiverLink) -> list[Received]:
     """Take back the credit that is left; what was on its way."""
     receiver.link.drain(0)
     found: list[Received] = []

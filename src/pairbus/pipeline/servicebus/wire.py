@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, RefusedError, TokenRefusedError
+from pairbus.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD, NOT_FOUND, Blame, meaning
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.types import Int
 from pairbus.pipeline.servicebus.options import Access
-from pairbus.syphon.namespaces import Namespace, TokenSource
-from pairbus.syphon.trust import is_untrusted
+from pairbus.syphon.namespaces import Namespace, TokenSource, is_untrusted
 
 RETRY_SECONDS = 60.0
 CALL_SECONDS = 60.0
@@ -35,24 +35,6 @@ PEEK_AT_MOST = 1_000
 _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _TOKEN_MARGIN_SECONDS = 120
 _LIMITS = EngineLimits(max_message=128 << 20)
-_FOR_GOOD = frozenset(
-    {
-        "amqp:not-found",
-        "amqp:unauthorized-access",
-        "amqp:not-allowed",
-        "amqp:not-implemented",
-        "amqp:decode-error",
-        "amqp:invalid-field",
-        "amqp:link:message-size-exceeded",
-        "amqp:precondition-failed",
-        "com.microsoft:argument-error",
-        "com.microsoft:argument-out-of-range",
-        "com.microsoft:entity-disabled",
-        "com.microsoft:session-cannot-be-locked",
-        "com.microsoft:session-id-missing",
-    }
-)
-_OF_THE_ENTITY = frozenset({"amqp:not-found", "amqp:unauthorized-access", "com.microsoft:entity-disabled"})
 
 T = TypeVar("T")
 
@@ -67,7 +49,8 @@ class WireError(Exception):
     @property
     def is_refusal(self) -> bool:
         """Of this request, or of one message in it: another may be taken."""
-        return self.condition in _FOR_GOOD and self.condition not in _OF_THE_ENTITY
+        known = meaning(self.condition)
+        return known.is_final and known.blame in (Blame.MESSAGE, Blame.REQUEST)
 
     def __str__(self) -> str:
         return str(self.args[1])
@@ -75,7 +58,7 @@ class WireError(Exception):
     @property
     def is_missing(self) -> bool:
         """The entity does not exist."""
-        return self.condition == "amqp:not-found"
+        return self.condition == NOT_FOUND
 
 
 class Wire:
@@ -85,7 +68,7 @@ class Wire:
         verify = access.connection_verify
         if verify is not None and not Path(verify).is_file():
             raise WireError(
-                "amqp:invalid-field",
+                INVALID_FIELD,
                 f"connectionVerify names {verify!r}, which is no file on {socket.gethostname()}: give the file of the "
                 "certificate's authority, on the driver and on every executor.",
             )
@@ -148,7 +131,7 @@ class Wire:
                 except TokenRefusedError as error:
                     if error.status != 404:
                         raise
-                    raise RefusedError(AmqpError("amqp:not-found", error.error.description)) from error
+                    raise RefusedError(AmqpError(NOT_FOUND, error.error.description)) from error
                 self._proven[entity] = ends
             return connection
 
@@ -168,7 +151,7 @@ class Wire:
                 async with asyncio.timeout(CALL_SECONDS):
                     return await work(await self.connection(entity))
             except (AmqpClientError, OSError, TimeoutError) as error:
-                condition = error.condition if isinstance(error, AmqpClientError) else "amqp:connection:forced"
+                condition = error.condition if isinstance(error, AmqpClientError) else CONNECTION_FORCED
                 if isinstance(error, TimeoutError) and self._connection is not None:
                     self._connection.engine.abort()  # nobody answers on it: the next attempt takes a new one
                 self._check(entity, error, condition)
@@ -196,9 +179,9 @@ class Wire:
                 f"{self.host} does not let this connection string use {entity!r}. Check the key and its rights (Listen "
                 f"to read, Send to write). The namespace says: {error}",
             ) from error
-        if condition == "amqp:not-found":
+        if condition == NOT_FOUND:
             raise WireError(condition, f"{entity!r} does not exist in {self.host}: {error}") from error
-        if isinstance(error, RefusedError | LinkLostError) and condition in _FOR_GOOD:
+        if isinstance(error, RefusedError | LinkLostError) and meaning(condition).is_final:
             raise WireError(condition, f"{entity!r} in {self.host} refused: {error}") from error
 
     async def peek(self, entity: str, first: int, count: int) -> list[bytes]:
