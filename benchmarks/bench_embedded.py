@@ -26,7 +26,7 @@ from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 from pairbus.amqp.client import ClientConnection, SenderLink
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import Limits
 from pairbus.embedded.store import Store
 from pairbus.testing import EmbeddedNamespace
 

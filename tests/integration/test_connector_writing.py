@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.backlogs import take_from
 from tests.support.ledgers import records_in
 
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import Limits
 from pairbus.ledger import Operation
 from pairbus.pipeline.failures import cause_of
 from pairbus.pipeline.servicebus import ServiceBusDataSource

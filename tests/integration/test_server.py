@@ -17,8 +17,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient, SqlRuleFilter
 
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.embedded.errors import EntityNotFoundError
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import EntityNotFoundError, Limits
 from pairbus.embedded.server import EmbeddedServer, ServerStartError
 from pairbus.testing import EmbeddedNamespace
 

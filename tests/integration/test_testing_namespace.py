@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError
 
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import Limits
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, ManualClock
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pairbus.embedded.errors import Limits
 from pairbus.embedded.faults import MODES
-from pairbus.embedded.limits import Limits
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "embedded.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)

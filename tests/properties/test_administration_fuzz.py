@@ -10,9 +10,8 @@ from xml.sax.saxutils import escape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.embedded.administration.elements import QUEUE_ELEMENTS, SUBSCRIPTION_ELEMENTS, TOPIC_ELEMENTS
-from pairbus.embedded.administration.filters_xml import read_rule
-from pairbus.embedded.administration.reading import parse_content, read_queue, read_subscription, read_topic
+from pairbus.embedded.administration.atom import parse_content, read_queue, read_subscription, read_topic
+from pairbus.embedded.administration.elements import QUEUE_ELEMENTS, SUBSCRIPTION_ELEMENTS, TOPIC_ELEMENTS, read_rule
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.filters import compile_filter
 from pairbus.embedded.errors import InvalidError

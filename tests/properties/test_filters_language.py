@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.types import Float, Int, Symbol, ULong
+from pairbus.embedded.entities.descriptions import SqlAction, SqlFilter
 from pairbus.embedded.entities.filters import (
     EvaluationError,
     MessageProperties,
     compile_action,
     compile_filter,
 )
-from pairbus.embedded.entities.rules import SqlAction, SqlFilter
 from pairbus.embedded.errors import InvalidError
 
 MESSAGE: dict[str, object] = {

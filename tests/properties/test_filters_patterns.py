@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.types import Decimal128, decode_decimal, encode_decimal
-from pairbus.embedded.entities.filters.patterns import PatternError, compile_pattern
+from pairbus.embedded.entities.filters.values import PatternError, compile_pattern
 
 
 def takes(pattern: str, text: str, escape: str | None) -> bool:

@@ -34,8 +34,7 @@ from pairbus.embedded.entities.message import (
 from pairbus.embedded.entities.namespace import Namespace, Place
 from pairbus.embedded.entities.paths import SubQueue
 from pairbus.embedded.entities.queue import MessageQueue, Session
-from pairbus.embedded.errors import BrokerError, MessageLockLostError, SessionLockLostError
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import BrokerError, Limits, MessageLockLostError, SessionLockLostError
 from pairbus.embedded.store import Store
 
 PLAIN = "plain"  # expires silently, gives up after three deliveries

@@ -19,10 +19,14 @@ from pairbus.amqp.sections import BATCH_FORMAT
 from pairbus.embedded.amqp import amqp_protocol_factory
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Clock
-from pairbus.embedded.entities.authorization import AuthorizationRule
-from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.embedded.entities.descriptions import (
+    AuthorizationRule,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from pairbus.embedded.errors import Limits
 from pairbus.embedded.faults import FaultSwitchboard
-from pairbus.embedded.limits import Limits
 from pairbus.embedded.security import Authority, sign
 from pairbus.embedded.store import Store
 from pairbus.testing.clock import ManualClock

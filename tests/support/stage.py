@@ -12,7 +12,7 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiver
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import Limits
 from pairbus.testing.clock import ManualClock
 from pairbus.testing.namespace import EmbeddedNamespace
 

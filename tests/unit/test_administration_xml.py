@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.embedded.administration import reading, writing
-from pairbus.embedded.administration.filters_xml import read_rule
-from pairbus.embedded.administration.refusals import refusal_body
-from pairbus.embedded.administration.targets import Kind, Target, parse_target
-from pairbus.embedded.administration.writing import Entry, Page
-from pairbus.embedded.entities.authorization import AuthorizationRule
+from pairbus.embedded.administration import atom
+from pairbus.embedded.administration.atom import Entry, Page
+from pairbus.embedded.administration.elements import read_rule
+from pairbus.embedded.administration.endpoint import refusal_body
+from pairbus.embedded.administration.operations import Kind, Target, parse_target
 from pairbus.embedded.entities.descriptions import (
     FOREVER_MS,
+    AuthorizationRule,
     CorrelationFilter,
     FalseFilter,
     QueueDescription,
@@ -98,36 +98,36 @@ rules = st.builds(RuleDescription, texts, filters, st.none() | st.builds(SqlActi
 
 def sent(content: str) -> ElementTree.Element:
     """The description in an entry, as a client would send back what it was given."""
-    entry = writing.write_entry(PAGE, Entry("some/path", "title", TIMES, content))
-    return reading.parse_content(entry.encode())
+    entry = atom.write_entry(PAGE, Entry("some/path", "title", TIMES, content))
+    return atom.parse_content(entry.encode())
 
 
 @settings(deadline=None, print_blob=True, max_examples=60)
 @given(queues)
 def test_queues_are_read_as_they_were_written(queue: QueueDescription) -> None:
-    root = sent(writing.queue_content(PAGE, queue, COUNTS, TIMES))
-    assert reading.read_queue(root, QueueDescription(queue.name), NOW_MS) == queue
+    root = sent(atom.queue_content(PAGE, queue, COUNTS, TIMES))
+    assert atom.read_queue(root, QueueDescription(queue.name), NOW_MS) == queue
 
 
 @settings(deadline=None, print_blob=True, max_examples=40)
 @given(topics)
 def test_topics_are_read_as_they_were_written(topic: TopicDescription) -> None:
-    root = sent(writing.topic_content(PAGE, topic, COUNTS, TIMES, (1, 2)))
-    assert reading.read_topic(root, TopicDescription(topic.name), NOW_MS) == topic
+    root = sent(atom.topic_content(PAGE, topic, COUNTS, TIMES, (1, 2)))
+    assert atom.read_topic(root, TopicDescription(topic.name), NOW_MS) == topic
 
 
 @settings(deadline=None, print_blob=True, max_examples=40)
 @given(subscriptions)
 def test_subscriptions_are_read_as_they_were_written(subscription: SubscriptionDescription) -> None:
-    root = sent(writing.subscription_content(PAGE, subscription, COUNTS, TIMES))
+    root = sent(atom.subscription_content(PAGE, subscription, COUNTS, TIMES))
     start = SubscriptionDescription(subscription.topic, subscription.name)
-    assert reading.read_subscription(root, start) == subscription
+    assert atom.read_subscription(root, start) == subscription
 
 
 @settings(deadline=None, print_blob=True, max_examples=100)
 @given(rules)
 def test_rules_are_read_as_they_were_written(rule: RuleDescription) -> None:
-    again = read_rule(sent(writing.rule_content(rule)), rule.name)
+    again = read_rule(sent(atom.rule_content(rule)), rule.name)
     assert again == rule
     assert repr(again) == repr(rule), "the types of values survive too"
 
@@ -136,20 +136,20 @@ def test_rules_are_read_as_they_were_written(rule: RuleDescription) -> None:
 @given(st.text(max_size=20))
 def test_no_text_breaks_the_document(text: str) -> None:
     rule = RuleDescription(text, CorrelationFilter(label=text, properties={text: text}))
-    assert sent(writing.rule_content(rule)).tag.endswith("RuleDescription")
+    assert sent(atom.rule_content(rule)).tag.endswith("RuleDescription")
     assert ElementTree.fromstring(refusal_body(400, text, NOW_MS)).findtext("Code") == "400"
 
 
 def test_line_ends_survive() -> None:
     queue = QueueDescription("q", user_metadata="a\r\nb\rc\n")
-    root = sent(writing.queue_content(PAGE, queue, COUNTS, TIMES))
-    assert reading.read_queue(root, QueueDescription("q"), NOW_MS) == queue
+    root = sent(atom.queue_content(PAGE, queue, COUNTS, TIMES))
+    assert atom.read_queue(root, QueueDescription("q"), NOW_MS) == queue
 
 
 def test_what_is_absent_keeps_settings_and_clears_texts() -> None:
     current = QueueDescription("q", max_delivery_count=3, user_metadata="m", forward_to="t")
     root = ElementTree.fromstring("<QueueDescription><LockDuration>PT5S</LockDuration></QueueDescription>")
-    changed = reading.read_queue(root, current, NOW_MS)
+    changed = atom.read_queue(root, current, NOW_MS)
     assert changed == replace(current, lock_duration_ms=5_000, user_metadata=None, forward_to=None)
 
 
@@ -165,7 +165,7 @@ def test_what_is_absent_keeps_settings_and_clears_texts() -> None:
 )
 def test_a_forward_is_a_path_however_it_is_written(text: str, path: str | None) -> None:
     root = ElementTree.fromstring(f"<QueueDescription><ForwardTo>{text}</ForwardTo></QueueDescription>")
-    assert reading.read_queue(root, QueueDescription("q"), NOW_MS).forward_to == path
+    assert atom.read_queue(root, QueueDescription("q"), NOW_MS).forward_to == path
 
 
 def test_times_of_other_clients_are_read() -> None:

@@ -14,7 +14,7 @@ from pairbus.embedded.broker import Broker, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import Abandon, Complete
 from pairbus.embedded.errors import BrokerError, MessageLockLostError
-from pairbus.embedded.store.shelf import PayloadShelf
+from pairbus.embedded.store import PayloadShelf
 
 Act = Callable[[Broker], Awaitable[None]]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.embedded.config import ConfigError, parse_config, read_config
+from pairbus.embedded.config import ConfigError, LocatedError, parse, parse_config, read_config
 from pairbus.embedded.entities.descriptions import (
     CorrelationFilter,
     QueueDescription,
@@ -17,7 +17,6 @@ from pairbus.embedded.entities.descriptions import (
     TopicDescription,
     TrueFilter,
 )
-from pairbus.embedded.located_json import LocatedError, parse
 
 WHOLE = """{
   "UserConfig": {

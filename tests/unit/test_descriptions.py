@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.embedded.entities.authorization import RIGHTS, AuthorizationRule
 from pairbus.embedded.entities.descriptions import (
+    DAY_MS,
     FOREVER_MS,
+    RIGHTS,
+    AuthorizationRule,
     CorrelationFilter,
     FalseFilter,
     QueueDescription,
@@ -23,8 +25,9 @@ from pairbus.embedded.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
     TrueFilter,
+    format_duration,
+    parse_duration,
 )
-from pairbus.embedded.entities.durations import DAY_MS, format_duration, parse_duration
 from pairbus.embedded.errors import InvalidError
 
 RULE = AuthorizationRule("app", frozenset({"Send"}), "k1", "k2", created_ms=5, modified_ms=6)

@@ -24,8 +24,8 @@ from pairbus.amqp.types import (
     decode_decimal,
     encode_decimal,
 )
+from pairbus.embedded.entities.descriptions import PropertyValue, SqlAction, SqlFilter
 from pairbus.embedded.entities.filters import EvaluationError, MessageProperties, compile_action, compile_filter
-from pairbus.embedded.entities.rules import PropertyValue, SqlAction, SqlFilter
 
 AN_ID = UUID("6f1c2b1e-8f0a-4f0e-9d3b-0c1d2e3f4a5b")
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pairbus.amqp.types import Described, Float, Int, Symbol, Timestamp, ULong
+from pairbus.embedded.entities.descriptions import CorrelationFilter
 from pairbus.embedded.entities.filters import MessageProperties, compile_filter
-from pairbus.embedded.entities.rules import CorrelationFilter
 
 SYSTEM = {
     "CorrelationId": "c",

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from pairbus.embedded.entities.descriptions import MAX_EXPRESSION_LENGTH, CorrelationFilter, SqlAction, SqlFilter
 from pairbus.embedded.entities.filters import MAX_STATEMENTS, MessageProperties, compile_action, compile_filter
 from pairbus.embedded.entities.filters.compiling import MAX_NESTING, MAX_TERMS
-from pairbus.embedded.entities.rules import MAX_EXPRESSION_LENGTH, CorrelationFilter, SqlAction, SqlFilter
 from pairbus.embedded.errors import InvalidError
 
 

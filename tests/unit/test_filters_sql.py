@@ -24,8 +24,8 @@ from pairbus.amqp.types import (
     UShort,
     encode_decimal,
 )
+from pairbus.embedded.entities.descriptions import FalseFilter, PropertyValue, SqlFilter, TrueFilter
 from pairbus.embedded.entities.filters import EvaluationError, MessageProperties, compile_filter
-from pairbus.embedded.entities.rules import FalseFilter, PropertyValue, SqlFilter, TrueFilter
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 NOON_MS = 1_794_744_000_000

@@ -16,8 +16,7 @@ from pairbus.amqp.codec import encode
 from pairbus.amqp.types import Symbol
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Release
-from pairbus.embedded.errors import BrokerError
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import BrokerError, Limits
 from pairbus.embedded.receivers import Delivery, ReceiveMode
 from pairbus.embedded.recording import RecordingBroker
 from pairbus.embedded.store import Store

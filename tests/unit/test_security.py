@@ -9,8 +9,15 @@ from urllib.parse import quote_plus
 import pytest
 from azure.servicebus._pyamqp.utils import generate_sas_token
 
-from pairbus.embedded.entities.authorization import LISTEN, MANAGE, RIGHTS, SEND, AuthorizationRule
-from pairbus.embedded.entities.descriptions import QueueDescription, TopicDescription
+from pairbus.embedded.entities.descriptions import (
+    LISTEN,
+    MANAGE,
+    RIGHTS,
+    SEND,
+    AuthorizationRule,
+    QueueDescription,
+    TopicDescription,
+)
 from pairbus.embedded.errors import EntityNotFoundError, UnauthorizedError
 from pairbus.embedded.security import Authority, Grant, sign
 

@@ -117,7 +117,7 @@ def _described(given: str) -> RunningServer | None:
 def _is_stopped_folder(folder: Path) -> bool:
     """Whether an embedded namespace kept its data here and the process that held the folder last is gone."""
     from pairbus.embedded.server import LOCK_FILE
-    from pairbus.embedded.store.database import FILE_NAME
+    from pairbus.embedded.store import FILE_NAME
 
     if not (folder / FILE_NAME).is_file():
         return False

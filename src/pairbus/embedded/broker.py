@@ -18,7 +18,6 @@ from uuid import uuid4
 from pairbus.amqp.sections import with_message_id
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.embedded.clock import Alarm, Clock, SystemClock
-from pairbus.embedded.commits import GroupCommit
 from pairbus.embedded.entities.descriptions import (
     FOREVER_MS,
     AuthorizationRule,
@@ -31,10 +30,16 @@ from pairbus.embedded.entities.entity import Entity, QueueEntity, SubscriptionEn
 from pairbus.embedded.entities.message import Entry, Incoming, Outcome, parse_all
 from pairbus.embedded.entities.namespace import Counts, Namespace, Place
 from pairbus.embedded.entities.paths import parse_address
-from pairbus.embedded.errors import BrokerError, EntityNotFoundError, InvalidError, NotAllowedError, StoreFailedError
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import (
+    BrokerError,
+    EntityNotFoundError,
+    InvalidError,
+    Limits,
+    NotAllowedError,
+    StoreFailedError,
+)
 from pairbus.embedded.receivers import Closed, Deliver, Delivery, Feeding, ReceiveMode, Receiver, render
-from pairbus.embedded.store import Store
+from pairbus.embedded.store import GroupCommit, Store
 from pairbus.embedded.transactions import Step, Transactions
 
 __all__ = ["Broker", "Delivery", "ReceiveMode", "Receiver"]

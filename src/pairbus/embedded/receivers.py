@@ -15,7 +15,6 @@ from functools import partial
 from pairbus.amqp.sections import for_delivery
 from pairbus.amqp.types import Int, Long, Timestamp
 from pairbus.embedded.clock import Alarm, Clock
-from pairbus.embedded.commits import GroupCommit
 from pairbus.embedded.entities.message import Entry, State
 from pairbus.embedded.entities.namespace import Namespace, Place
 from pairbus.embedded.entities.queue import MessageQueue, Session
@@ -26,6 +25,7 @@ from pairbus.embedded.errors import (
     SessionLockLostError,
     TimeoutExpiredError,
 )
+from pairbus.embedded.store import GroupCommit
 
 LOST_SESSION_NOTICE_MS = 3_000
 

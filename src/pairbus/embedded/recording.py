@@ -27,8 +27,7 @@ from pairbus.embedded.entities.message import (
     Outcome,
     Release,
 )
-from pairbus.embedded.errors import BrokerError
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import BrokerError, Limits
 from pairbus.embedded.receivers import Deliver, Delivery, ReceiveMode
 from pairbus.embedded.store import Store
 from pairbus.ledger import LedgerWriter, Operation, is_backlog_queue

@@ -33,8 +33,13 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote_plus, unquote, unquote_plus
 
-from pairbus.embedded.entities.authorization import MANAGE, AuthorizationRule
-from pairbus.embedded.entities.descriptions import FOREVER_MS, QueueDescription, TopicDescription
+from pairbus.embedded.entities.descriptions import (
+    FOREVER_MS,
+    MANAGE,
+    AuthorizationRule,
+    QueueDescription,
+    TopicDescription,
+)
 from pairbus.embedded.errors import EntityNotFoundError, UnauthorizedError
 
 SCHEME = "SharedAccessSignature "

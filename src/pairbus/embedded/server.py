@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pairbus.embedded.clock import Clock, SystemClock
-from pairbus.embedded.entities.authorization import MANAGE, RIGHTS, AuthorizationRule
-from pairbus.embedded.errors import BrokerError
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.entities.descriptions import MANAGE, RIGHTS, AuthorizationRule
+from pairbus.embedded.errors import BrokerError, Limits
 
 if TYPE_CHECKING:
     from pairbus.embedded.administration.endpoint import Endpoint

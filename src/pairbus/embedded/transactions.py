@@ -4,8 +4,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pairbus.embedded.errors import MessageLockLostError, QuotaExceededError, TransactionUnknownError
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import Limits, MessageLockLostError, QuotaExceededError, TransactionUnknownError
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pairbus.embedded.clock import Clock
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import Limits
 from pairbus.embedded.running import RunningServer
 from pairbus.embedded.server import EmbeddedServer
 from pairbus.testing.waiting import wait_until

@@ -26,8 +26,8 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus.embedded.clock import Clock
+from pairbus.embedded.errors import Limits
 from pairbus.embedded.faults import RemoteSwitchboard
-from pairbus.embedded.limits import Limits
 from pairbus.embedded.running import RunningServer
 from pairbus.testing.hosts import Host, ProcessHost, ThreadHost
 

@@ -1,7 +1,6 @@
 """The administration endpoint: entities, rules and runtime counts over HTTP, as Atom XML.
 
-The way of a request: `endpoint` (HTTP, tokens, limits) → `targets` (what the path names) → `operations` (what
-to do) → `reading` and `writing` (Atom), with `elements` naming every element once and `filters_xml` for
-rules. `refusals` turns every error into the service's error body. `control` answers what is ours: health and
-faults.
+A request passes through `endpoint` (HTTP, tokens, limits, faults), `operations` (the resource its path names, and what
+to do with it) and `atom` (request and response bodies). `elements` defines every XML element once, including the
+filters and actions of rules. `control` serves pairbus's own routes: health, faults and keys.
 """

@@ -17,10 +17,10 @@ from typing import Any
 
 from aiohttp import web
 
-from pairbus.embedded.administration.targets import Target
+from pairbus.embedded.administration.operations import Target
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Clock
-from pairbus.embedded.entities.authorization import MANAGE, AuthorizationRule, validate_rules
+from pairbus.embedded.entities.descriptions import MANAGE, AuthorizationRule, validate_rules
 from pairbus.embedded.errors import BrokerError, EntityNotFoundError, InvalidError, UnauthorizedError
 from pairbus.embedded.faults import Fault, FaultSwitchboard
 from pairbus.embedded.security import Authority, generate_key

@@ -3,29 +3,109 @@ error properly.
 
 Rights, as the service documents them: rules need Listen on their subscription, everything else Manage. Only
 the health route and the web socket (which brings its own tokens) are open.
+
+Error bodies as the service writes them: `<Error><Code>…</Code><Detail>…</Detail></Error>`.
+
+`Detail` begins with a sub-code that clients look for, and ends with the time, so that a report can be matched
+with a log.
+
+Faults as the administration endpoint shows them: it belongs to the namespace, so only the namespace's own
+fault counts.
+
+The control routes never take part, or nobody could end a fault.
 """
 
 import asyncio
 import logging
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from email.utils import formatdate
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 
 from pairbus.embedded import websocket
+from pairbus.embedded.administration.atom import Page
 from pairbus.embedded.administration.control import Control
-from pairbus.embedded.administration.operations import Call, Operations
-from pairbus.embedded.administration.refusals import CONTENT_TYPE, describe, refusal_body
-from pairbus.embedded.administration.targets import Kind, Target, parse_target
-from pairbus.embedded.administration.troubles import Troubles
-from pairbus.embedded.administration.writing import Page
+from pairbus.embedded.administration.elements import escape
+from pairbus.embedded.administration.operations import Call, Kind, Operations, Target, parse_target
 from pairbus.embedded.clock import Clock
-from pairbus.embedded.entities.authorization import LISTEN, MANAGE
+from pairbus.embedded.entities.descriptions import LISTEN, MANAGE
 from pairbus.embedded.errors import BrokerError, InvalidError, UnauthorizedError
-from pairbus.embedded.faults import FaultSwitchboard
+from pairbus.embedded.faults import SERVER_BUSY, Fault, FaultSwitchboard
 from pairbus.embedded.security import Authority
+
+CONTENT_TYPE = "application/xml; charset=utf-8"
+
+
+def refusal_body(status: int, description: str, now_ms: int) -> bytes:
+    moment = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    detail = escape(f"{description} Timestamp:{moment}")
+    return f"<Error><Code>{status}</Code><Detail>{detail}</Detail></Error>".encode()
+
+
+def describe(error: BrokerError) -> str:
+    """The error's sentence behind its sub-code; a refused token speaks for itself."""
+    if isinstance(error, UnauthorizedError):
+        return error.description
+    return f"SubCode={error.http_status}00. {error.description}"
+
+
+class ServerBusyError(BrokerError):
+    condition = SERVER_BUSY
+    http_status = 503
+
+
+def _known_errors() -> list[type[BrokerError]]:
+    return BrokerError.__subclasses__()
+
+
+_BY_CONDITION = {known.condition: known for known in _known_errors()}
+
+
+class Troubles:
+    def __init__(self, faults: FaultSwitchboard) -> None:
+        self._faults = faults
+
+    async def cause(self, request: web.BaseRequest) -> None:
+        """Go on, or fail, or take time, as the namespace's fault says."""
+        fault = self._faults.fault_of(None)
+        if fault is None:
+            return
+        match fault.mode:
+            case "refuse" | "drop":
+                _cut(request)
+            case "hang":
+                await self._ended(fault)
+            case "error":
+                condition = fault.condition or BrokerError.condition
+                raise _BY_CONDITION.get(condition, BrokerError)(f"A fault is switched on: {condition}.")
+            case "slow":
+                await asyncio.sleep((fault.delay_ms or 0) / 1000)
+            case "throttle":
+                if not self._faults.lets_through(fault):
+                    raise ServerBusyError("A fault is switched on: the server is busy, try again in 10 seconds.")
+            case "accept-then-fail":
+                pass  # it is about messages
+
+    async def _ended(self, fault: Fault) -> None:
+        """Return when this fault is over."""
+        changed = asyncio.Event()
+        self._faults.listen(changed.set)
+        try:
+            while self._faults.fault_of(None) == fault:
+                changed.clear()
+                await changed.wait()
+        finally:
+            self._faults.unlisten(changed.set)
+
+
+def _cut(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+    raise ConnectionAbortedError("A fault is switched on: the connection is cut.")
+
 
 MAX_BODY_BYTES = 1024 * 1024
 BODY_TIMEOUT_S = 30.0

@@ -3,21 +3,27 @@
 Creating is PUT without `If-Match`, updating is PUT with it (`*` or the entity's ETag). Lists are sorted by
 name and come in pages of at most 100. What involves more than one entity is checked here: whether the target
 of a forward exists, and whether the caller may send to it.
+
+What a request's path names.
+
+Clients write an entity's slashes as they are or as %2F; both mean the same. `Subscriptions` and `Rules` are
+recognised in any case. A name that is not one of these shapes is a queue or a topic.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TypeVar
+from urllib.parse import unquote
 from xml.etree.ElementTree import Element as XmlElement
 
-from pairbus.embedded.administration import reading, writing
-from pairbus.embedded.administration.filters_xml import local_name, read_rule
-from pairbus.embedded.administration.targets import Kind, Target
-from pairbus.embedded.administration.writing import Entry, Page
+from pairbus.embedded.administration import atom
+from pairbus.embedded.administration.atom import Entry, Page
+from pairbus.embedded.administration.elements import local_name, read_rule
 from pairbus.embedded.broker import Broker
-from pairbus.embedded.entities.authorization import SEND
 from pairbus.embedded.entities.descriptions import (
+    SEND,
     CorrelationFilter,
     QueueDescription,
     RuleDescription,
@@ -28,12 +34,68 @@ from pairbus.embedded.entities.paths import rule_path, subscription_path
 from pairbus.embedded.errors import (
     EntityNotFoundError,
     InvalidError,
+    Limits,
     NotAllowedError,
     PreconditionFailedError,
     UnauthorizedError,
 )
-from pairbus.embedded.limits import Limits
 from pairbus.embedded.security import Authority
+
+MAX_PATH_LENGTH = 1_024
+
+
+class Kind(Enum):
+    NAMESPACE = "namespace"
+    QUEUES = "queues"
+    TOPICS = "topics"
+    ENTITY = "entity"
+    SUBSCRIPTIONS = "subscriptions"
+    SUBSCRIPTION = "subscription"
+    RULES = "rules"
+    RULE = "rule"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    kind: Kind
+    path: str
+    """The whole path, decoded, without slashes around it."""
+    entity: str = ""
+    subscription: str = ""
+    rule: str = ""
+
+
+def parse_target(raw_path: str) -> Target:
+    """The target of a raw request path (without its query)."""
+    if len(raw_path) > MAX_PATH_LENGTH:
+        raise InvalidError(f"The path has {len(raw_path)} characters: at most {MAX_PATH_LENGTH} are allowed.")
+    path = unquote(raw_path, errors="replace").strip("/")
+    if not path:
+        raise InvalidError("The path names no entity: put the entity's name behind the host.")
+    segments = path.split("/")
+    words = [segment.lower() for segment in segments]
+    match words:
+        case ["$namespaceinfo"]:
+            return Target(Kind.NAMESPACE, path)
+        case ["$resources", "queues"]:
+            return Target(Kind.QUEUES, path)
+        case ["$resources", "topics"]:
+            return Target(Kind.TOPICS, path)
+        case ["$pairbus", *_]:
+            return Target(Kind.CONTROL, path)
+        case [word, *_] if word.startswith("$"):
+            raise EntityNotFoundError(f"'{path}' is not a resource of this namespace.")
+        case [_, *_, "subscriptions"]:
+            return Target(Kind.SUBSCRIPTIONS, path, "/".join(segments[:-1]))
+        case [_, *_, "subscriptions", _]:
+            return Target(Kind.SUBSCRIPTION, path, "/".join(segments[:-2]), segments[-1])
+        case [_, *_, "subscriptions", _, "rules"]:
+            return Target(Kind.RULES, path, "/".join(segments[:-3]), segments[-2])
+        case [_, *_, "subscriptions", _, "rules", _]:
+            return Target(Kind.RULE, path, "/".join(segments[:-4]), segments[-3], segments[-1])
+    return Target(Kind.ENTITY, path, path)
+
 
 PAGE_SIZE = 100
 ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
@@ -122,10 +184,10 @@ class Operations:
                 raise NotAllowedError(f"{call.method} is not possible on '{call.target.path}'.")
 
     def _namespace(self, call: Call) -> Reply:
-        content = writing.namespace_content(self._name, self._created_ms, self._created_ms)
+        content = atom.namespace_content(self._name, self._created_ms, self._created_ms)
         times = _At(self._created_ms, self._created_ms, self._created_ms)
         entry = Entry(call.target.path, self._name, times, content)
-        return Reply(200, writing.write_entry(call.page, entry))
+        return Reply(200, atom.write_entry(call.page, entry))
 
     # Reading
 
@@ -152,18 +214,18 @@ class Operations:
 
     def _queue_entry(self, call: Call, queue: QueueDescription) -> Entry:
         times = self._broker.times(queue.name)
-        content = writing.queue_content(call.page, queue, self._broker.counts(queue.name), times)
+        content = atom.queue_content(call.page, queue, self._broker.counts(queue.name), times)
         return Entry(queue.name, queue.name, times, content)
 
     def _topic_entry(self, call: Call, topic: TopicDescription) -> Entry:
         times = self._broker.times(topic.name)
         counts = self._broker.counts(topic.name)
-        content = writing.topic_content(call.page, topic, counts, times, self._filter_counts(call, topic.name))
+        content = atom.topic_content(call.page, topic, counts, times, self._filter_counts(call, topic.name))
         return Entry(topic.name, topic.name, times, content)
 
     def _filter_counts(self, call: Call, topic: str) -> tuple[int, int]:
         """SQL filters, to which true and false ones belong, and correlation filters of all its subscriptions."""
-        if call.page.api_version < writing.FILTER_COUNTS_SINCE:
+        if call.page.api_version < atom.FILTER_COUNTS_SINCE:
             return 0, 0
         correlation = total = 0
         for subscription in self._broker.list_subscriptions(topic):
@@ -175,13 +237,13 @@ class Operations:
     def _subscription_entry(self, call: Call, subscription: SubscriptionDescription) -> Entry:
         path = subscription_path(subscription.topic, subscription.name)
         times = self._broker.times(path)
-        content = writing.subscription_content(call.page, subscription, self._broker.counts(path), times)
+        content = atom.subscription_content(call.page, subscription, self._broker.counts(path), times)
         return Entry(path, subscription.name, times, content)
 
     def _rule_entry(self, call: Call, rule: RuleDescription) -> Entry:
         path = rule_path(call.target.entity, call.target.subscription, rule.name)
         times = _At(rule.created_ms, rule.created_ms, rule.created_ms)
-        return Entry(path, rule.name, times, writing.rule_content(rule))
+        return Entry(path, rule.name, times, atom.rule_content(rule))
 
     def _list(
         self,
@@ -199,16 +261,16 @@ class Operations:
         following = skip + top
         more = top > 0 and following < len(chosen)
         next_query = f"$skip={following}&$top={top}&" if more else None
-        feed = writing.write_feed(call.page, call.target.path, title, entries, next_query, call.now_ms)
+        feed = atom.write_feed(call.page, call.target.path, title, entries, next_query, call.now_ms)
         return Reply(200, feed, FEED_TYPE)
 
     def _found(self, call: Call, entry: Entry, status: int) -> Reply:
-        return Reply(status, writing.write_entry(call.page, entry), etag=_etag(entry.times))
+        return Reply(status, atom.write_entry(call.page, entry), etag=_etag(entry.times))
 
     # Creating and updating
 
     async def _put_entity(self, call: Call) -> Reply:
-        root = reading.parse_content(call.body)
+        root = atom.parse_content(call.body)
         current = self._find(call.target.entity)
         kind = local_name(root)
         if kind not in ("QueueDescription", "TopicDescription"):
@@ -224,13 +286,13 @@ class Operations:
         name = call.target.entity
         if kind == "QueueDescription":
             start = QueueDescription(name, max_message_size_in_kilobytes=self._message_kilobytes)
-            queue = reading.read_queue(root, start, call.now_ms)
+            queue = atom.read_queue(root, start, call.now_ms)
             queue.validate()
             self._require_size(queue)
             self._require_forwards(call, queue)
             return self._found(call, self._queue_entry(call, await self._broker.create_queue(queue)), 201)
         blank = TopicDescription(name, max_message_size_in_kilobytes=self._message_kilobytes)
-        topic = reading.read_topic(root, blank, call.now_ms)
+        topic = atom.read_topic(root, blank, call.now_ms)
         topic.validate()
         self._require_size(topic)
         return self._found(call, self._topic_entry(call, await self._broker.create_topic(topic)), 201)
@@ -241,37 +303,37 @@ class Operations:
         if kind != type(current).__name__:
             raise InvalidError(f"'{current.name}' cannot be updated with a {kind}: it has a {type(current).__name__}.")
         if isinstance(current, QueueDescription):
-            queue = reading.read_queue(root, current, call.now_ms)
+            queue = atom.read_queue(root, current, call.now_ms)
             queue.validate_change(current)
             self._require_size(queue)
             self._require_forwards(call, queue)
             return self._found(call, self._queue_entry(call, await self._broker.update_queue(queue)), 200)
-        topic = reading.read_topic(root, current, call.now_ms)
+        topic = atom.read_topic(root, current, call.now_ms)
         topic.validate_change(current)
         self._require_size(topic)
         return self._found(call, self._topic_entry(call, await self._broker.update_topic(topic)), 200)
 
     async def _put_subscription(self, call: Call) -> Reply:
-        root = reading.parse_content(call.body)
+        root = atom.parse_content(call.body)
         if local_name(root) != "SubscriptionDescription":
             raise InvalidError(f"The content is a {local_name(root)[:64]}: expected a SubscriptionDescription.")
         topic = self._broker.get_topic(call.target.entity).name
         if call.if_match is None:
-            subscription = reading.read_subscription(root, SubscriptionDescription(topic, call.target.subscription))
+            subscription = atom.read_subscription(root, SubscriptionDescription(topic, call.target.subscription))
             subscription.validate()
             self._require_forwards(call, subscription)
             created = await self._broker.create_subscription(subscription)
             return self._found(call, self._subscription_entry(call, created), 201)
         current = self._broker.get_subscription(topic, call.target.subscription)
         self._require_match(call, subscription_path(topic, current.name))
-        subscription = replace(reading.read_subscription(root, current), default_rule=None)
+        subscription = replace(atom.read_subscription(root, current), default_rule=None)
         subscription.validate_change(current)
         self._require_forwards(call, subscription)
         updated = await self._broker.update_subscription(subscription)
         return self._found(call, self._subscription_entry(call, updated), 200)
 
     async def _put_rule(self, call: Call) -> Reply:
-        root = reading.parse_content(call.body)
+        root = atom.parse_content(call.body)
         if local_name(root) != "RuleDescription":
             raise InvalidError(f"The content is a {local_name(root)[:64]}: expected a RuleDescription.")
         topic, subscription = call.target.entity, call.target.subscription
@@ -337,7 +399,7 @@ def _canonical_path(target: Target) -> str:
             return target.entity
 
 
-def _etag(times: writing.Times) -> str:
+def _etag(times: atom.Times) -> str:
     return f'"{times.updated_ms}"'
 
 

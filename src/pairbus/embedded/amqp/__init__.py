@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pairbus.amqp.engine import EngineLimits
 from pairbus.embedded.amqp.connection import ServerConnection, Services, TokenCheck
 from pairbus.embedded.broker import Broker
+from pairbus.embedded.errors import Limits
 from pairbus.embedded.faults import FaultSwitchboard
-from pairbus.embedded.limits import Limits
 
 __all__ = ["amqp_protocol_factory"]
 

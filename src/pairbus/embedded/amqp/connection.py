@@ -25,9 +25,8 @@ from pairbus.embedded.amqp.receiving import ReceivingLink
 from pairbus.embedded.amqp.sending import SendingLink
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Alarm
-from pairbus.embedded.errors import BrokerError, UnauthorizedError
+from pairbus.embedded.errors import BrokerError, Limits, UnauthorizedError
 from pairbus.embedded.faults import SERVER_BUSY, Fault, FaultSwitchboard
-from pairbus.embedded.limits import Limits
 from pairbus.embedded.security import Grant
 
 MAX_GRANTS = 1_000

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
-from pairbus.embedded.entities.rules import (
+from pairbus.embedded.entities.descriptions import (
     CorrelationFilter,
     FalseFilter,
     PropertyValue,

@@ -8,28 +8,368 @@ Invariants:
 - Durations are integer milliseconds; `FOREVER_MS` means no limit. Sizes carry their unit in the name.
 - `forward_to` and `forward_dead_lettered_messages_to` hold entity paths, never URIs.
 - `from_json(d.to_json()) == d`. Fields a stored text lacks get their defaults, so old stores stay readable.
+
+Durations as the service writes them: ISO 8601 text outside, integer milliseconds inside.
+
+The largest .NET time span means "for ever". Clients print it with seven decimals, with six, or rounded up by
+their own arithmetic, so every duration of at least `FOREVER_MS` whole milliseconds is read as `FOREVER_MS`.
+
+Authorization rules: a named pair of keys and what a token signed with either may do.
+
+Send and Listen are independent. Manage includes both, so a rule that grants Manage must list all three, as
+the service demands. Keys are secrets: they are left out of `repr`.
+
+Rules of a subscription: a filter that chooses messages and an optional action that changes the copies it
+chose.
+
+Values in parameters and correlation properties keep the type the client gave: text, bool, int, float, a point
+in time (`datetime`, naive when the client named no zone) or a duration (`timedelta`). Expressions are only
+measured here; their grammar belongs to the filters' parser.
 """
 
 import json
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
 from typing import Any, Self
 
-from pairbus.embedded.entities.authorization import AuthorizationRule, validate_rules
-from pairbus.embedded.entities.durations import DAY_MS, FOREVER_MS, MINUTE_MS, SECOND_MS, format_duration
-from pairbus.embedded.entities.rules import (
-    DEFAULT_RULE,
-    DEFAULT_RULE_NAME,
-    CorrelationFilter,
-    FalseFilter,
-    PropertyValue,
-    RuleDescription,
-    RuleFilter,
-    SqlAction,
-    SqlFilter,
-    TrueFilter,
-)
 from pairbus.embedded.errors import InvalidError
+
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+FOREVER_MS = 922_337_203_685_477
+FOREVER_TEXT = "P10675199DT2H48M5.4775807S"
+
+_ISO_8601 = re.compile(
+    r"P(?:(?P<weeks>\d{1,9})W|(?:(?P<days>\d{1,9})D)?"
+    r"(?P<time>T(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,12})(?:\.(?P<fraction>\d{1,9}))?S)?)?)",
+    re.ASCII,
+)
+_UNITS = (
+    ("weeks", 7 * DAY_MS),
+    ("days", DAY_MS),
+    ("hours", HOUR_MS),
+    ("minutes", MINUTE_MS),
+    ("seconds", SECOND_MS),
+)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration without years and months, which have no fixed length."""
+    match = _ISO_8601.fullmatch(text.strip())
+    if match is None or text.strip() == "P" or match["time"] == "T":
+        raise InvalidError(
+            f"'{text[:64]}' is not a duration: write it in ISO 8601 with days and smaller, such as PT30S or P1DT2H."
+        )
+    total = sum(int(match[name] or 0) * unit for name, unit in _UNITS)
+    total += int((match["fraction"] or "0").ljust(3, "0")[:3])
+    return min(total, FOREVER_MS)
+
+
+def format_duration(duration_ms: int) -> str:
+    """The shortest ISO 8601 text; for ever is the largest .NET time span."""
+    if duration_ms >= FOREVER_MS:
+        return FOREVER_TEXT
+    days, rest = divmod(duration_ms, DAY_MS)
+    hours, rest = divmod(rest, HOUR_MS)
+    minutes, rest = divmod(rest, MINUTE_MS)
+    seconds, fraction = divmod(rest, SECOND_MS)
+    time = "".join(f"{value}{unit}" for value, unit in ((hours, "H"), (minutes, "M")) if value)
+    if fraction:
+        time += f"{seconds}.{fraction:03d}".rstrip("0") + "S"
+    elif seconds:
+        time += f"{seconds}S"
+    day = f"{days}D" if days else ""
+    if not time:
+        return f"P{day}" if day else "PT0S"
+    return f"P{day}T{time}"
+
+
+MANAGE = "Manage"
+SEND = "Send"
+LISTEN = "Listen"
+RIGHTS = frozenset({MANAGE, SEND, LISTEN})
+MAX_RULES = 12
+MAX_KEY_NAME_LENGTH = 256
+MAX_KEY_LENGTH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationRule:
+    key_name: str
+    rights: frozenset[str]
+    primary_key: str = field(repr=False)
+    secondary_key: str = field(repr=False)
+    created_ms: int = 0
+    modified_ms: int = 0
+
+    def validate(self) -> None:
+        if not 1 <= len(self.key_name) <= MAX_KEY_NAME_LENGTH or not self.key_name.isprintable():
+            raise InvalidError(
+                f"KeyName '{self.key_name[:64]}' must have 1 to {MAX_KEY_NAME_LENGTH} printable characters."
+            )
+        if not self.rights or not self.rights <= RIGHTS:
+            raise InvalidError(
+                f"Rights of '{self.key_name}' are {sorted(self.rights)}: give one or more of Listen, Manage, Send."
+            )
+        if MANAGE in self.rights and self.rights != RIGHTS:
+            raise InvalidError(f"Rights of '{self.key_name}' include Manage: they must include Send and Listen too.")
+        for name, key in (("PrimaryKey", self.primary_key), ("SecondaryKey", self.secondary_key)):
+            if not 1 <= len(key) <= MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
+                raise InvalidError(
+                    f"{name} of '{self.key_name}' must have 1 to {MAX_KEY_LENGTH} printable ASCII characters."
+                )
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_plain(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "AuthorizationRule":
+        return cls.from_plain(json.loads(text))
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "key_name": self.key_name,
+            "rights": sorted(self.rights),
+            "primary_key": self.primary_key,
+            "secondary_key": self.secondary_key,
+            "created_ms": self.created_ms,
+            "modified_ms": self.modified_ms,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "AuthorizationRule":
+        return cls(**{**plain, "rights": frozenset(plain["rights"])})
+
+
+def validate_rules(rules: tuple[AuthorizationRule, ...]) -> None:
+    """At most 12 rules for one namespace or entity, each name once, without regard to case."""
+    if len(rules) > MAX_RULES:
+        raise InvalidError(f"AuthorizationRules has {len(rules)} rules: at most {MAX_RULES} are allowed.")
+    seen: set[str] = set()
+    for rule in rules:
+        rule.validate()
+        if rule.key_name.casefold() in seen:
+            raise InvalidError(f"AuthorizationRules names '{rule.key_name}' twice: each KeyName must be unique.")
+        seen.add(rule.key_name.casefold())
+
+
+DEFAULT_RULE_NAME = "$Default"
+MAX_RULE_NAME_LENGTH = 50
+MAX_EXPRESSION_LENGTH = 1_024
+MAX_PARAMETERS = 1_000
+MAX_PROPERTY_LENGTH = 32_767
+_FORBIDDEN_IN_RULE_NAMES = frozenset("/\\@?#*")
+
+PropertyValue = str | bool | int | float | datetime | timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    expression: str
+    parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrueFilter:
+    """Chooses every message."""
+
+
+@dataclass(frozen=True, slots=True)
+class FalseFilter:
+    """Chooses no message."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorrelationFilter:
+    """Chooses messages that equal it in every property it names; None names nothing."""
+
+    correlation_id: str | None = None
+    message_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    label: str | None = None
+    session_id: str | None = None
+    reply_to_session_id: str | None = None
+    content_type: str | None = None
+    properties: Mapping[str, PropertyValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlAction:
+    expression: str
+    parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
+
+
+RuleFilter = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter
+
+_CORRELATION_FIELDS = (
+    "correlation_id",
+    "message_id",
+    "to",
+    "reply_to",
+    "label",
+    "session_id",
+    "reply_to_session_id",
+    "content_type",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDescription:
+    name: str
+    filter: RuleFilter = field(default_factory=TrueFilter)
+    action: SqlAction | None = None
+    created_ms: int = 0
+
+    def validate(self) -> None:
+        if (
+            not 1 <= len(self.name) <= MAX_RULE_NAME_LENGTH
+            or not self.name.isprintable()
+            or not _FORBIDDEN_IN_RULE_NAMES.isdisjoint(self.name)
+        ):
+            raise InvalidError(
+                f"Rule name '{self.name[:64]}' must have 1 to {MAX_RULE_NAME_LENGTH} characters, without /"
+                " \\ @ ? # and *."
+            )
+        match self.filter:
+            case SqlFilter(expression, parameters):
+                _validate_expression("SqlFilter", expression, parameters)
+            case CorrelationFilter() as correlation:
+                _validate_correlation(correlation)
+        if self.action is not None:
+            _validate_expression("SqlRuleAction", self.action.expression, self.action.parameters)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_plain(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "RuleDescription":
+        return cls.from_plain(json.loads(text))
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "filter": _filter_to_plain(self.filter),
+            "action": None if self.action is None else _expression_to_plain(self.action),
+            "created_ms": self.created_ms,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RuleDescription":
+        action = plain.get("action")
+        return cls(
+            name=plain["name"],
+            filter=_filter_from_plain(plain["filter"]),
+            action=None
+            if action is None
+            else SqlAction(action["expression"], _values_from_plain(action["parameters"])),
+            created_ms=plain.get("created_ms", 0),
+        )
+
+
+DEFAULT_RULE = RuleDescription(DEFAULT_RULE_NAME)
+
+
+def _validate_expression(kind: str, expression: str, parameters: Mapping[str, PropertyValue]) -> None:
+    if not 1 <= len(expression) <= MAX_EXPRESSION_LENGTH:
+        raise InvalidError(
+            f"SqlExpression of a {kind} has {len(expression)} characters: 1 to {MAX_EXPRESSION_LENGTH} are allowed."
+        )
+    if len(parameters) > MAX_PARAMETERS:
+        raise InvalidError(
+            f"Parameters of a {kind}: {len(parameters)} were given, at most {MAX_PARAMETERS} are allowed."
+        )
+    for name in parameters:
+        if not name.startswith("@") or len(name) < 2:
+            raise InvalidError(f"Parameter '{name[:64]}' of a {kind} must be named with a leading @.")
+
+
+def _validate_correlation(correlation: CorrelationFilter) -> None:
+    for name in _CORRELATION_FIELDS:
+        value: str | None = getattr(correlation, name)
+        if value is not None and len(value) > MAX_PROPERTY_LENGTH:
+            raise InvalidError(
+                f"{name} of a CorrelationFilter has {len(value)} characters: at most {MAX_PROPERTY_LENGTH} are allowed."
+            )
+    if len(correlation.properties) > MAX_PARAMETERS:
+        raise InvalidError(
+            f"Properties of a CorrelationFilter: {len(correlation.properties)} were given, at most"
+            f" {MAX_PARAMETERS} are allowed."
+        )
+
+
+def _filter_to_plain(rule_filter: RuleFilter) -> dict[str, Any]:
+    match rule_filter:
+        case SqlFilter():
+            return {"kind": "sql", **_expression_to_plain(rule_filter)}
+        case TrueFilter():
+            return {"kind": "true"}
+        case FalseFilter():
+            return {"kind": "false"}
+        case CorrelationFilter():
+            plain: dict[str, Any] = {
+                "kind": "correlation",
+                "properties": _values_to_plain(rule_filter.properties),
+            }
+            for name in _CORRELATION_FIELDS:
+                if (value := getattr(rule_filter, name)) is not None:
+                    plain[name] = value
+            return plain
+
+
+def _filter_from_plain(plain: Mapping[str, Any]) -> RuleFilter:
+    match plain["kind"]:
+        case "sql":
+            return SqlFilter(plain["expression"], _values_from_plain(plain["parameters"]))
+        case "true":
+            return TrueFilter()
+        case "false":
+            return FalseFilter()
+        case "correlation":
+            named = {name: plain[name] for name in _CORRELATION_FIELDS if name in plain}
+            return CorrelationFilter(**named, properties=_values_from_plain(plain["properties"]))
+        case kind:
+            raise InvalidError(f"'{kind}' is not a kind of filter: expected sql, true, false or correlation.")
+
+
+def _expression_to_plain(owner: SqlFilter | SqlAction) -> dict[str, Any]:
+    return {"expression": owner.expression, "parameters": _values_to_plain(owner.parameters)}
+
+
+def _values_to_plain(values: Mapping[str, PropertyValue]) -> dict[str, Any]:
+    return {name: _value_to_plain(value) for name, value in values.items()}
+
+
+def _value_to_plain(value: PropertyValue) -> Any:
+    """JSON has no times and durations: those two are wrapped in an object that names them."""
+    if isinstance(value, datetime):
+        return {"datetime": value.isoformat()}
+    if isinstance(value, timedelta):
+        return {"duration_us": value // timedelta(microseconds=1)}
+    return value
+
+
+def _values_from_plain(plain: Mapping[str, Any]) -> dict[str, PropertyValue]:
+    return {name: _value_from_plain(value) for name, value in plain.items()}
+
+
+def _value_from_plain(plain: Any) -> PropertyValue:
+    match plain:
+        case {"datetime": str(text)}:
+            return datetime.fromisoformat(text)
+        case {"duration_us": int(microseconds)}:
+            return timedelta(microseconds=microseconds)
+        case str() | bool() | int() | float():
+            return plain
+        case _:
+            raise InvalidError(
+                f"{plain!r} is not a property value: expected text, a number, a boolean, a time or a duration."
+            )
+
 
 __all__ = [
     "DEFAULT_RULE",

@@ -19,21 +19,22 @@ from pairbus.embedded.entities.message import (
     Entry,
     Incoming,
     Outcome,
+    Payloads,
     Release,
+    Shelf,
     State,
 )
 from pairbus.embedded.entities.paths import SubQueue, parse_address
-from pairbus.embedded.entities.payloads import Payloads, Shelf
 from pairbus.embedded.entities.queue import FEW, NEVER_MS, MessageQueue, Session
 from pairbus.embedded.entities.registry import Registry
 from pairbus.embedded.entities.routing import Router
 from pairbus.embedded.errors import (
     EntityDisabledError,
+    Limits,
     MessageLockLostError,
     NotAllowedError,
     SessionLockLostError,
 )
-from pairbus.embedded.limits import Limits
 
 # A last-updated time this far ahead means "sessions that have messages" in the protocol's listing.
 FAR_FUTURE_MS = 250_000_000_000_000

@@ -28,12 +28,10 @@ from pairbus.embedded.entities.entity import (
     TopicEntity,
 )
 from pairbus.embedded.entities.filters import MessageView, MutableMessageView, compile_action, compile_filter
-from pairbus.embedded.entities.message import Changes
+from pairbus.embedded.entities.message import Changes, Payloads
 from pairbus.embedded.entities.paths import SubQueue, rule_path, subscription_key, subscription_path
-from pairbus.embedded.entities.payloads import Payloads
 from pairbus.embedded.entities.queue import MessageQueue
-from pairbus.embedded.errors import EntityExistsError, EntityNotFoundError, InvalidError, QuotaExceededError
-from pairbus.embedded.limits import Limits
+from pairbus.embedded.errors import EntityExistsError, EntityNotFoundError, InvalidError, Limits, QuotaExceededError
 
 E = TypeVar("E", QueueEntity, SubscriptionEntity, TopicEntity)
 Compiled = tuple[Callable[[MessageView], bool], Callable[[MutableMessageView], None] | None]

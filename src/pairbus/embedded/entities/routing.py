@@ -9,7 +9,7 @@ so many of them, and as soon as it would come back to one: a topic whose subscri
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pairbus.amqp.sections import Facts, read_facts
+from pairbus.amqp.sections import Facts, read_facts, with_application_properties
 from pairbus.embedded.entities.descriptions import FOREVER_MS, SubscriptionDescription
 from pairbus.embedded.entities.entity import (
     Entity,
@@ -18,26 +18,27 @@ from pairbus.embedded.entities.entity import (
     TopicEntity,
 )
 from pairbus.embedded.entities.filters import EvaluationError
-from pairbus.embedded.entities.filters.views import MessageProperties
-from pairbus.embedded.entities.message import Changes, Entry, Incoming, State
+from pairbus.embedded.entities.filters.views import MessageProperties, with_action_applied
+from pairbus.embedded.entities.message import Changes, Entry, Incoming, Payloads, State
 from pairbus.embedded.entities.paths import SubQueue, parse_address
-from pairbus.embedded.entities.payloads import Payloads
 from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue
 from pairbus.embedded.entities.registry import Registry
-from pairbus.embedded.entities.rewriting import with_action_applied, with_dead_letter_properties
 from pairbus.embedded.errors import (
     BrokerError,
     EntityDisabledError,
     InvalidError,
+    Limits,
     MessageTooLargeError,
     NotAllowedError,
     QuotaExceededError,
 )
-from pairbus.embedded.limits import Limits
 
 MEGABYTE = 1024 * 1024
 # The last millisecond of the year 9999, where the service's own times end.
 LATEST_MS = 253_402_300_799_999
+
+DEAD_LETTER_REASON = "DeadLetterReason"
+DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
 # Lower-case paths, the first entity first.
 Way = tuple[str, ...]
@@ -374,3 +375,14 @@ class Router:
                 return
         raw = with_dead_letter_properties(raw, reason, detail, {})
         self._to_sub_queue(source, SubQueue.TRANSFER_DEAD_LETTER, raw, now, 0, facts.session_id)
+
+
+def with_dead_letter_properties(
+    raw: bytes, reason: str | None, description: str | None, properties: Mapping[str, Any]
+) -> bytes:
+    updates = dict(properties)
+    if reason is not None:
+        updates[DEAD_LETTER_REASON] = reason
+    if description is not None:
+        updates[DEAD_LETTER_DESCRIPTION] = description
+    return with_application_properties(raw, updates) if updates else raw

@@ -4,18 +4,17 @@
 expression is refused here, with one sentence. What they return may raise `EvaluationError` when it meets a message
 it makes no sense for (`price > 10` where the price is text); nothing else. Both are meant to be called once per rule
 and their results kept.
+
+Correlation filters: every property they name must be equal in the message.
+
+Text is compared with its case. Numbers are equal when they are the same number, whatever their AMQP types. A message
+that lacks a named property, or holds another kind of value there, is not taken; nothing here can fail.
 """
 
 from collections.abc import Callable
 from uuid import UUID, uuid4
 
-from pairbus.embedded.entities.filters.actions import compile_statement
-from pairbus.embedded.entities.filters.compiling import Compiler
-from pairbus.embedded.entities.filters.correlation import compile_correlation
-from pairbus.embedded.entities.filters.syntax import parse_action, parse_filter
-from pairbus.embedded.entities.filters.values import EvaluationError
-from pairbus.embedded.entities.filters.views import MessageProperties, MessageView, MutableMessageView
-from pairbus.embedded.entities.rules import (
+from pairbus.embedded.entities.descriptions import (
     CorrelationFilter,
     FalseFilter,
     RuleFilter,
@@ -23,6 +22,11 @@ from pairbus.embedded.entities.rules import (
     SqlFilter,
     TrueFilter,
 )
+from pairbus.embedded.entities.filters.actions import compile_statement
+from pairbus.embedded.entities.filters.compiling import Compiler
+from pairbus.embedded.entities.filters.syntax import parse_action, parse_filter
+from pairbus.embedded.entities.filters.values import EvaluationError, plain, same
+from pairbus.embedded.entities.filters.views import MessageProperties, MessageView, MutableMessageView
 from pairbus.embedded.errors import InvalidError
 
 __all__ = [
@@ -76,3 +80,29 @@ def compile_action(action: SqlAction, *, new_id: Callable[[], UUID] = uuid4) -> 
             step(view)
 
     return act
+
+
+def compile_correlation(correlation: CorrelationFilter) -> Callable[[MessageView], bool]:
+    system = tuple(
+        (name, wanted)
+        for name, wanted in (
+            ("CorrelationId", correlation.correlation_id),
+            ("MessageId", correlation.message_id),
+            ("To", correlation.to),
+            ("ReplyTo", correlation.reply_to),
+            ("Label", correlation.label),
+            ("SessionId", correlation.session_id),
+            ("ReplyToSessionId", correlation.reply_to_session_id),
+            ("ContentType", correlation.content_type),
+        )
+        if wanted is not None
+    )
+    application = tuple((name.lower(), plain(wanted)) for name, wanted in correlation.properties.items())
+
+    def test(view: MessageView) -> bool:
+        for name, text in system:
+            if view.system_property(name) != text:
+                return False
+        return all(same(view.application_property(folded), wanted) for folded, wanted in application)
+
+    return test

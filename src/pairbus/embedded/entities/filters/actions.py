@@ -29,9 +29,8 @@ from pairbus.amqp.types import (
 )
 from pairbus.embedded.entities.filters.compiling import Compiler, Evaluate
 from pairbus.embedded.entities.filters.syntax import Property, RemoveProperty, Statement
-from pairbus.embedded.entities.filters.system_properties import Kind, SystemProperty
 from pairbus.embedded.entities.filters.values import LONGEST_TEXT, EvaluationError, plain
-from pairbus.embedded.entities.filters.views import MutableMessageView
+from pairbus.embedded.entities.filters.views import Kind, MutableMessageView, SystemProperty
 
 Act = Callable[[MutableMessageView], None]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from pairbus.embedded.entities.filters.patterns import PatternError, compile_pattern
 from pairbus.embedded.entities.filters.syntax import (
     LARGEST_INTEGER,
     Chain,
@@ -36,7 +35,9 @@ from pairbus.embedded.entities.filters.syntax import (
 from pairbus.embedded.entities.filters.values import (
     ARITHMETIC,
     EvaluationError,
+    PatternError,
     affirm,
+    compile_pattern,
     equal,
     negate,
     ordering,

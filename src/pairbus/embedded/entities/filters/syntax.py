@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
-from pairbus.embedded.entities.filters.system_properties import SystemProperty, find_system_property
-from pairbus.embedded.entities.rules import MAX_EXPRESSION_LENGTH
+from pairbus.embedded.entities.descriptions import MAX_EXPRESSION_LENGTH
+from pairbus.embedded.entities.filters.views import SystemProperty, find_system_property
 from pairbus.embedded.errors import InvalidError
 
 LARGEST_INTEGER = 2**63 - 1

@@ -5,14 +5,87 @@
   has two that differ only in case, the first one counts; removing takes both.
 - An action works on a copy: its changes belong to one subscription's copy of the message. They are kept apart from
   what the sender wrote, so that the owner of the bytes can rewrite just that.
+
+The properties of a message that the service owns, as expressions name them after `sys.`.
+
+Names are case-insensitive; each is known under one canonical name, and the names of today's SDKs that differ from
+it (`Subject` for `Label`) are aliases. What an action may write is what a sender may set.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import Any, Protocol
 
-from pairbus.amqp.sections import Facts
-from pairbus.amqp.types import Timestamp
+from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.sections import Facts, Sections, with_application_properties
+from pairbus.amqp.types import Symbol, Timestamp, UInt
+
+
+class Kind(Enum):
+    """What a system property holds when it is set."""
+
+    TEXT = "text"
+    INTEGER = "an integer"
+    BOOLEAN = "a boolean"
+    TIME = "a point in time"
+    DURATION = "a duration of zero or more"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemProperty:
+    """`longest` bounds the text an action may write; None where the service names no bound."""
+
+    name: str
+    kind: Kind
+    writable: bool
+    longest: int | None = None
+
+
+SYSTEM_PROPERTIES: dict[str, SystemProperty] = {
+    known.name: known
+    for known in (
+        SystemProperty("ContentType", Kind.TEXT, True),
+        SystemProperty("CorrelationId", Kind.TEXT, True),
+        SystemProperty("DeadLetterSource", Kind.TEXT, False),
+        SystemProperty("DeliveryCount", Kind.INTEGER, False),
+        SystemProperty("EnqueuedSequenceNumber", Kind.INTEGER, False),
+        SystemProperty("EnqueuedTimeUtc", Kind.TIME, False),
+        SystemProperty("ExpiresAtUtc", Kind.TIME, False),
+        SystemProperty("ForcePersistence", Kind.BOOLEAN, True),
+        SystemProperty("Label", Kind.TEXT, True),
+        SystemProperty("LockToken", Kind.TEXT, False),
+        SystemProperty("LockedUntilUtc", Kind.TIME, False),
+        SystemProperty("MessageId", Kind.TEXT, True, 128),
+        SystemProperty("PartitionKey", Kind.TEXT, True, 128),
+        SystemProperty("ReplyTo", Kind.TEXT, True),
+        SystemProperty("ReplyToSessionId", Kind.TEXT, True, 128),
+        SystemProperty("ScheduledEnqueueTimeUtc", Kind.TIME, True),
+        SystemProperty("SequenceNumber", Kind.INTEGER, False),
+        SystemProperty("SessionId", Kind.TEXT, True, 128),
+        SystemProperty("Size", Kind.INTEGER, False),
+        SystemProperty("TimeToLive", Kind.DURATION, True),
+        SystemProperty("To", Kind.TEXT, True),
+        SystemProperty("TransactionId", Kind.TEXT, False),
+        SystemProperty("ViaPartitionKey", Kind.TEXT, True, 128),
+    )
+}
+
+_ALIASES = {
+    "subject": "Label",
+    "scheduledenqueuetime": "ScheduledEnqueueTimeUtc",
+    "transactionpartitionkey": "ViaPartitionKey",
+}
+_BY_FOLDED_NAME = {
+    **{name.lower(): known for name, known in SYSTEM_PROPERTIES.items()},
+    **{alias: SYSTEM_PROPERTIES[name] for alias, name in _ALIASES.items()},
+}
+
+
+def find_system_property(name: str) -> SystemProperty | None:
+    """The property of this name or alias in any case; None when the service has none."""
+    return _BY_FOLDED_NAME.get(name.lower())
 
 
 class MessageView(Protocol):
@@ -130,3 +203,93 @@ class MessageProperties:
                 folded.setdefault(name.lower(), (name, value))
         self._folded = folded
         return folded
+
+
+# Positions in the properties section (AMQP 1.0, 3.2.4) by the names that rules use.
+_PROPERTY_FIELDS = {
+    "MessageId": 0,
+    "To": 2,
+    "Label": 3,
+    "ReplyTo": 4,
+    "CorrelationId": 5,
+    "ContentType": 6,
+    "SessionId": 10,
+    "ReplyToSessionId": 12,
+}
+_ANNOTATIONS = {
+    "PartitionKey": "x-opt-partition-key",
+    "ViaPartitionKey": "x-opt-via-partition-key",
+    "ScheduledEnqueueTimeUtc": "x-opt-scheduled-enqueue-time",
+}
+_TIME_TO_LIVE_FIELD = 2
+
+
+def with_action_applied(raw: bytes, changed: MessageProperties) -> bytes:
+    """The copy of a message that a rule's action asked for."""
+    if changed.updates or changed.removed:
+        raw = with_application_properties(raw, changed.updates, changed.removed)
+    fields: dict[int, Any] = {}
+    annotations: dict[str, Any] = {}
+    for name, value in changed.system_updates.items():
+        if name in _PROPERTY_FIELDS:
+            fields[_PROPERTY_FIELDS[name]] = value
+        elif name in _ANNOTATIONS:
+            annotations[_ANNOTATIONS[name]] = value
+        elif name == "TimeToLive":
+            raw = _with_time_to_live(raw, value)
+    if fields:
+        raw = _with_property_fields(raw, fields)
+    if annotations:
+        raw = _with_annotations(raw, annotations)
+    return raw
+
+
+def _with_property_fields(raw: bytes, fields: Mapping[int, Any]) -> bytes:
+    parts = Sections.split(raw)
+    values = _list_of(parts.properties)
+    values += [None] * (max(fields) + 1 - len(values))
+    for position, value in fields.items():
+        values[position] = value
+    return _replaced(parts, properties=b"\x00\x53\x73" + encode(values))
+
+
+def _with_time_to_live(raw: bytes, value: object) -> bytes:
+    parts = Sections.split(raw)
+    values = _list_of(parts.header)
+    values += [None] * (_TIME_TO_LIVE_FIELD + 1 - len(values))
+    milliseconds = int(value / timedelta(milliseconds=1)) if isinstance(value, timedelta) else None
+    values[_TIME_TO_LIVE_FIELD] = None if milliseconds is None else UInt(min(milliseconds, 0xFFFFFFFF))
+    return _replaced(parts, header=b"\x00\x53\x70" + encode(values))
+
+
+def _with_annotations(raw: bytes, updates: Mapping[str, Any]) -> bytes:
+    parts = Sections.split(raw)
+    annotations: dict[Any, Any] = {}
+    if parts.message_annotations:
+        annotations = decode(parts.message_annotations, 0)[0].value or {}
+    for name, value in updates.items():
+        if value is None:
+            annotations.pop(Symbol(name), None)
+        else:
+            annotations[Symbol(name)] = Timestamp(int(value)) if name.endswith("time") else value
+    return _replaced(parts, message_annotations=b"\x00\x53\x72" + encode(annotations))
+
+
+def _list_of(section: bytes) -> list[Any]:
+    return list(decode(section, 0)[0].value) if section else []
+
+
+def _replaced(parts: Sections, **sections: bytes) -> bytes:
+    values = {
+        name: getattr(parts, name)
+        for name in (
+            "header",
+            "delivery_annotations",
+            "message_annotations",
+            "properties",
+            "application_properties",
+            "body",
+            "footer",
+        )
+    }
+    return Sections(**{**values, **sections}).join()
