@@ -1,67 +1,85 @@
-"""A message's backlog form, and back.
+"""PURE. The backlog form of a message, and the way back.
 
-Works on encoded messages, so that whatever is not named here travels as the bytes it is: bodies and
-application properties are never decoded and encoded again.
+Works on encoded messages: bodies and application properties are never decoded and encoded again, so everything not
+named here travels byte for byte.
 
-On the way out (`to_backlog`)
-- `session_id` (group-id), `time_to_live` (header ttl) and `scheduled_enqueue_time_utc` (the annotation
-  `x-opt-scheduled-enqueue-time`) are cleared and kept as application properties, in exactly these types:
+To the backlog (`to_backlog`)
+- Three properties are cleared and kept as application properties ("aliases"), in exactly these types:
 
   | cleared | application property | AMQP type |
   |---|---|---|
-  | session_id | `x-ms-sessionid` | string |
-  | time_to_live | `x-ms-timetolive` | long, milliseconds |
-  | scheduled_enqueue_time_utc | `x-ms-scheduledenqueuetimeutc` | timestamp |
+  | session_id (group-id) | `x-ms-sessionid` | string |
+  | time_to_live (header ttl) | `x-ms-timetolive` | long, milliseconds |
+  | scheduled_enqueue_time_utc (annotation) | `x-ms-scheduledenqueuetimeutc` | timestamp |
   | (destination path) | `x-ms-path` | string |
 
-- The SDK derives `absolute-expiry-time` from the time to live; with the time to live it is cleared, so that
-  no broker expires the message in the backlog. `restore` derives it again.
-- A message of the user's that already has one of these properties is refused (`reserved_names`).
+- The SDK derives `absolute-expiry-time` from the time to live. It is cleared too, so that no broker expires the message
+  in the backlog; `restore` derives it again.
+- A user's message that already has one of these properties is refused (`reserved_names`).
 
-On the way home (`read`, `restore`)
-- What the backlog's broker added (its annotations, the delivery count, delivery annotations) is taken off,
-  the aliases become properties again and disappear.
-- Aliases of older clients are understood: see `alias_times`.
-- A message that lacks its destination, or has an alias nobody can read, raises an `EnvelopeError`: the
-  syphon dead-letters it with that text.
+Home (`inspect` or `read`, then `restore`)
+- The annotations, delivery count and delivery annotations of the backlog's broker are removed. The aliases become
+  properties again.
+- Aliases written by older clients are accepted in all their types: see `time_to_live_ms` and `scheduled_ms`.
+- A message without a destination, or with an unreadable alias, raises an `EnvelopeError`. The syphon dead-letters it
+  with that text.
 
-Parts A message that the added properties push over the limit of the backlog's link is carried in parts
-(`split`, `join`): each part is a message whose body is one data section with a slice of the *encoded
-backlog form*. Its application properties are `x-ms-path`, `x-pairbus-part-of` (string: one fresh id for all
-parts of this attempt), `x-pairbus-part` (int, from 1) and `x-pairbus-parts` (int). The parts of one attempt
-are sent in order to one backlog queue; if one of them fails, the next attempt begins again with a fresh id,
-and parts without their siblings are never delivered.
+Parts (`split`, `join`)
+- A message that the aliases push over the size limit of the backlog's link travels in parts. Each part is a message
+  whose body is one data section with a slice of the encoded backlog form. Its application properties are `x-ms-path`,
+  `x-pairbus-part-of` (string: a fresh id for each attempt), `x-pairbus-part` (int, from 1), `x-pairbus-parts` (int).
+- The parts of one attempt go in order to one backlog queue. If a part fails, the next attempt starts over with a fresh
+  id. Incomplete sets of parts are never delivered.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal
 
-from pairbus.alias_times import SCHEDULED_TIME, TIME_TO_LIVE, scheduled_ms, time_to_live_ms
 from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.sections import SectionOrderError, Sections, in_standard_order, split_sections
-from pairbus.amqp.types import Int, Symbol, Timestamp, UInt
+from pairbus.amqp.message import (
+    ABSOLUTE_EXPIRY,
+    APPLICATION_PROPERTIES,
+    DELIVERY_COUNT,
+    GROUP_ID,
+    HEADER,
+    HEADER_FIELDS,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    PROPERTY_FIELDS,
+    TTL,
+    SectionOrderError,
+    Sections,
+    edited_map,
+    in_standard_order,
+    is_set,
+    list_fields,
+    list_section,
+    map_items,
+    with_pairs,
+)
+from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt
 from pairbus.errors import AliasError, DestinationMissingError, PartError
-from pairbus.section_edits import any_set, described, edited, is_set, list_fields, map_items, with_pairs
 
 PATH = "x-ms-path"
 SESSION_ID = "x-ms-sessionid"
+TIME_TO_LIVE = "x-ms-timetolive"
+SCHEDULED_TIME = "x-ms-scheduledenqueuetimeutc"
 PART_OF = "x-pairbus-part-of"
 PART = "x-pairbus-part"
 PARTS = "x-pairbus-parts"
 TRACE_PARENT = "x-pairbus-traceparent"
 
 RESERVED = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME, PART_OF, PART, PARTS, TRACE_PARENT})
-"""Names a user's application property must not have."""
+"""Names that a user's application properties must not have."""
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 PING_TIME_TO_LIVE_MS = 1000
-
-BATCH_ENTRY_BYTES = 8
-"""What one message costs in a batch beyond its own bytes: the descriptor and length of its data section."""
 
 TimeToLivePolicy = Literal["restore", "deduct"]
 
@@ -78,8 +96,6 @@ _BROKER_ANNOTATIONS = frozenset(
         "x-opt-partition-id",
     }
 )
-_MESSAGE_ID, _ABSOLUTE_EXPIRY, _GROUP_ID, _PROPERTY_COUNT = 0, 8, 10, 13
-_TTL, _DELIVERY_COUNT, _HEADER_COUNT = 2, 4, 5
 _MAX_TTL_MS = 0xFFFFFFFF
 _SESSION_ID_KEY, _TIME_TO_LIVE_KEY = encode(SESSION_ID), encode(TIME_TO_LIVE)
 _SCHEDULED_TIME_KEY, _TRACE_PARENT_KEY = encode(SCHEDULED_TIME), encode(TRACE_PARENT)
@@ -130,16 +146,6 @@ def reserved_names(names: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted(text for text in texts if text in RESERVED))
 
 
-def with_message_id(raw: bytes, message_id: str) -> bytes:
-    """The message with this id if it has none; unchanged if it has one."""
-    parts = Sections.split(raw)
-    fields = list_fields(parts.properties, _PROPERTY_COUNT)
-    if fields[_MESSAGE_ID] is not None:
-        return raw
-    fields[_MESSAGE_ID] = message_id
-    return replace(parts, properties=described("properties", encode(fields))).join()
-
-
 def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None) -> bytes:
     """The backlog form of an encoded message for the entity `destination`."""
     header, delivery_annotations, annotations, properties, application, body, footer = _split(raw)
@@ -147,29 +153,29 @@ def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None)
 
     time_to_live = None
     if header:
-        fields = list_fields(header, _HEADER_COUNT)
-        time_to_live = fields[_TTL]
+        fields = list_fields(header, HEADER_FIELDS)
+        time_to_live = fields[TTL]
         if time_to_live is not None:
-            fields[_TTL] = None
-            header = described("header", encode(fields)) if any_set(fields) else b""
+            fields[TTL] = None
+            header = list_section(HEADER, fields)
             pairs += _TIME_TO_LIVE_KEY + encode(int(time_to_live))
             count += 1
-    if properties and (time_to_live is not None or is_set(properties, _GROUP_ID)):
-        fields = list_fields(properties, _PROPERTY_COUNT)
-        session_id = fields[_GROUP_ID]
+    if properties and (time_to_live is not None or is_set(properties, GROUP_ID)):
+        fields = list_fields(properties, PROPERTY_FIELDS)
+        session_id = fields[GROUP_ID]
         if session_id is not None:
-            fields[_GROUP_ID] = None
+            fields[GROUP_ID] = None
             pairs += _SESSION_ID_KEY + encode(str(session_id))
             count += 1
         if time_to_live is not None:
-            fields[_ABSOLUTE_EXPIRY] = None
-        properties = described("properties", encode(fields)) if any_set(fields) else b""
+            fields[ABSOLUTE_EXPIRY] = None
+        properties = list_section(PROPERTIES, fields)
     if annotations and b"x-opt-scheduled" in annotations:
         scheduled = map_items(annotations).get(_SCHEDULED_ANNOTATION)
         if scheduled is not None:
             pairs += _SCHEDULED_TIME_KEY + encode(Timestamp(scheduled))
             count += 1
-            annotations = edited("annotations", annotations, remove={_SCHEDULED_ANNOTATION})
+            annotations = edited_map(MESSAGE_ANNOTATIONS, annotations, remove={_SCHEDULED_ANNOTATION})
     if trace_parent is not None:
         pairs += _TRACE_PARENT_KEY + encode(trace_parent)
         count += 1
@@ -186,13 +192,13 @@ def aged(backlog_form: bytes, by_ms: int) -> bytes:
     time_to_live = time_to_live_ms(map_items(parts.application_properties).get(TIME_TO_LIVE))
     if time_to_live is None or by_ms <= 0:
         return backlog_form
-    application = edited(
-        "application",
+    application = edited_map(
+        APPLICATION_PROPERTIES,
         parts.application_properties,
         remove={TIME_TO_LIVE},
         add=[(TIME_TO_LIVE, max(0, time_to_live - by_ms))],
     )
-    return replace(parts, application_properties=application).join()
+    return parts._replace(application_properties=application).join()
 
 
 def growth(destination: str, session_id: str | None, *, timed: bool, scheduled: bool) -> int:
@@ -285,7 +291,7 @@ def restore(
                 _restored_header(parts.header, time_to_live),
                 _restored_annotations(parts.message_annotations, message.scheduled_ms),
                 _restored_properties(parts.properties, message.session_id, time_to_live, now_ms),
-                edited("application", parts.application_properties, remove=RESERVED),
+                edited_map(APPLICATION_PROPERTIES, parts.application_properties, remove=RESERVED),
                 parts.body,
                 parts.footer,
             )
@@ -298,21 +304,20 @@ def unstamped(raw: bytes, drop: Collection[str] = ()) -> bytes:
     application properties named in `drop`.
     """
     parts = Sections.split(raw)
-    return replace(
-        parts,
-        header=_restored_header(parts.header, list_fields(parts.header, _HEADER_COUNT)[_TTL]),
+    return parts._replace(
+        header=_restored_header(parts.header, list_fields(parts.header, HEADER_FIELDS)[TTL]),
         delivery_annotations=b"",
-        message_annotations=edited("annotations", parts.message_annotations, remove=_BROKER_ANNOTATIONS),
-        application_properties=edited("application", parts.application_properties, remove=drop),
+        message_annotations=edited_map(MESSAGE_ANNOTATIONS, parts.message_annotations, remove=_BROKER_ANNOTATIONS),
+        application_properties=edited_map(APPLICATION_PROPERTIES, parts.application_properties, remove=drop),
     ).join()
 
 
-def _split(raw: bytes) -> list[bytes]:
+def _split(raw: bytes) -> Sections:
     """The sections of a message as an SDK encodes it; Python's writes delivery annotations last."""
     try:
-        return split_sections(raw)
+        return Sections.split(raw)
     except SectionOrderError:
-        return split_sections(in_standard_order(raw))
+        return Sections.split(in_standard_order(raw))
 
 
 @lru_cache(maxsize=1024)
@@ -321,34 +326,34 @@ def _path_pair(destination: str) -> bytes:
 
 
 def _restored_header(header: bytes, time_to_live_ms: int | None) -> bytes:
-    fields = list_fields(header, _HEADER_COUNT) if header else [None] * _HEADER_COUNT
-    fields[_DELIVERY_COUNT] = None
-    fields[_TTL] = None if time_to_live_ms is None else UInt(min(time_to_live_ms, _MAX_TTL_MS))
-    return described("header", encode(fields)) if any_set(fields) else b""
+    fields = list_fields(header, HEADER_FIELDS) if header else [None] * HEADER_FIELDS
+    fields[DELIVERY_COUNT] = None
+    fields[TTL] = None if time_to_live_ms is None else UInt(min(time_to_live_ms, _MAX_TTL_MS))
+    return list_section(HEADER, fields)
 
 
 def _restored_annotations(annotations: bytes, scheduled_ms: int | None) -> bytes:
     add = [] if scheduled_ms is None else [(Symbol(_SCHEDULED_ANNOTATION), Timestamp(scheduled_ms))]
     if not annotations and not add:
         return b""
-    return edited("annotations", annotations, remove=_BROKER_ANNOTATIONS, add=add)
+    return edited_map(MESSAGE_ANNOTATIONS, annotations, remove=_BROKER_ANNOTATIONS, add=add)
 
 
 def _restored_properties(properties: bytes, session_id: str | None, time_to_live_ms: int | None, now_ms: int) -> bytes:
     if session_id is None and time_to_live_ms is None:
         return properties
-    fields = list_fields(properties, _PROPERTY_COUNT) if properties else [None] * _PROPERTY_COUNT
+    fields = list_fields(properties, PROPERTY_FIELDS) if properties else [None] * PROPERTY_FIELDS
     if session_id is not None:
-        fields[_GROUP_ID] = session_id
+        fields[GROUP_ID] = session_id
     if time_to_live_ms is not None:
-        fields[_ABSOLUTE_EXPIRY] = Timestamp(now_ms + time_to_live_ms)
-    return described("properties", encode(fields))
+        fields[ABSOLUTE_EXPIRY] = Timestamp(now_ms + time_to_live_ms)
+    return list_section(PROPERTIES, fields)
 
 
 def _part(destination: str, part_of: str, number: int, count: int, content: bytes) -> bytes:
     names = [(PATH, destination), (PART_OF, part_of), (PART, Int(number)), (PARTS, Int(count))]
-    properties = described("properties", encode([f"{part_of}/{number}"]))
-    return properties + edited("application", b"", add=names) + b"\x00\x53\x75" + encode(content)
+    properties = list_section(PROPERTIES, [f"{part_of}/{number}"])
+    return properties + edited_map(APPLICATION_PROPERTIES, b"", add=names) + b"\x00\x53\x75" + encode(content)
 
 
 def _read_part(found: dict[Any, Any], body: bytes) -> Part:
@@ -371,3 +376,95 @@ def _session_id(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return None if value is None else str(value)
     raise AliasError(SESSION_ID, value, "a string")
+
+
+# --- aliases that are times ---------------------------------------------------------------------------------
+
+_TICKS_PER_MS = 10_000
+_TICKS_AT_UNIX_EPOCH = 621_355_968_000_000_000
+_SECONDS_BELOW = 100_000_000_000
+_LARGEST_TIME_SPAN_MS = 922_337_203_685_477
+
+
+def time_to_live_ms(value: Any) -> int | None:
+    """Milliseconds of a time to live alias.
+
+    A long is ours: milliseconds. Older clients left a .NET time span (a described type whose value counts
+    ticks of 100 ns), any other number in seconds, or a duration as text (ISO 8601, or .NET's d.hh:mm:ss).
+    More than .NET's largest time span is that: for ever.
+    """
+    milliseconds: int | None = None
+    match value:
+        case None:
+            return None
+        case bool():
+            pass
+        case Described(descriptor="com.microsoft:timespan", value=int() as ticks):
+            milliseconds = ticks // _TICKS_PER_MS
+        case int() if type(value) is int:
+            milliseconds = value
+        case int() | float() if not isinstance(value, Timestamp) and value == value:
+            milliseconds = _whole(float(value) * 1000)
+        case str():
+            milliseconds = _duration_ms(value)
+    if milliseconds is None or milliseconds < 0:
+        raise AliasError(
+            TIME_TO_LIVE, value, "milliseconds as a long, seconds as another number, a time span or ISO 8601"
+        )
+    return min(milliseconds, _LARGEST_TIME_SPAN_MS)
+
+
+def scheduled_ms(value: Any) -> int | None:
+    """Milliseconds since the Unix epoch of a scheduled time alias.
+
+    A timestamp is ours. Older clients left a .NET date (a described type that counts ticks of 100 ns from
+    the year 1), a number of seconds since the epoch (milliseconds if it could not be seconds), or ISO 8601.
+    """
+    milliseconds: int | None = None
+    match value:
+        case None:
+            return None
+        case bool():
+            pass
+        case Timestamp():
+            milliseconds = int(value)
+        case Described(descriptor="com.microsoft:datetime-offset", value=int() as ticks):
+            milliseconds = (ticks - _TICKS_AT_UNIX_EPOCH) // _TICKS_PER_MS
+        case int() | float() if value == value:
+            milliseconds = _whole(float(value) * 1000 if abs(value) < _SECONDS_BELOW else float(value))
+        case str():
+            milliseconds = _instant_ms(value)
+    if milliseconds is None:
+        raise AliasError(SCHEDULED_TIME, value, "a timestamp, seconds since 1970 as a number, or ISO 8601")
+    return milliseconds
+
+
+def _whole(milliseconds: float) -> int | None:
+    return round(milliseconds) if abs(milliseconds) < 2**63 else None
+
+
+_ISO_DURATION = re.compile(
+    r"P(?:(?P<days>\d+(?:\.\d+)?)D)?"
+    r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+_NET_DURATION = re.compile(
+    r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{2})(?::(?P<seconds>\d{2}(?:\.\d+)?))?"
+)
+
+
+def _duration_ms(text: str) -> int | None:
+    found = _ISO_DURATION.fullmatch(text) or _NET_DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        return None
+    weights = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
+    return _whole(sum(float(found[unit]) * weight for unit, weight in weights if found[unit]))
+
+
+def _instant_ms(text: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

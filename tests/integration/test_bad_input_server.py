@@ -21,8 +21,8 @@ from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message, sa
 
 from pairbus.amqp.client import AmqpClientError, RefusedError
 from pairbus.amqp.codec import encode
+from pairbus.amqp.message import read_facts
 from pairbus.amqp.sasl import AMQP_HEADER, SASL_HEADER
-from pairbus.amqp.sections import read_facts
 from pairbus.amqp.types import Described, UInt, ULong
 from pairbus.testing import EmbeddedNamespace
 

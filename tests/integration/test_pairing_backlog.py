@@ -20,7 +20,7 @@ from pairbus import (
     ScheduledInBacklogError,
     envelope,
 )
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import BATCH_ENTRY_BYTES, read_facts
 from pairbus.envelope import Restored
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
@@ -159,7 +159,7 @@ def test_a_batch_of_the_paired_sender_leaves_room_for_the_backlog(pair: Embedded
         sender.send_messages(batch)
         found = backlog_raws(client, pair)
         assert len(found) == count == len(raws(pair.primary, queue))
-        assert sum(len(raw) + envelope.BATCH_ENTRY_BYTES for raw in found) < LIMIT + 100 * count
+        assert sum(len(raw) + BATCH_ENTRY_BYTES for raw in found) < LIMIT + 100 * count
 
 
 def test_a_list_too_large_for_the_primary_is_refused_as_the_primary_would(

@@ -13,10 +13,9 @@ from tests.support.messages import messages
 from tests.support.pairing import backlog_raws, paired, raws
 
 from pairbus import envelope
-from pairbus.amqp.sections import Sections
+from pairbus.amqp.message import Sections, list_fields, map_items
 from pairbus.envelope import Restored
 from pairbus.pairing import sdk
-from pairbus.section_edits import list_fields, map_items
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
 
 BROKERS = ("x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-message-state", "x-opt-enqueue-sequence-number")

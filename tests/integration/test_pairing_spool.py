@@ -22,7 +22,7 @@ from pairbus import (
     SpoolInUseError,
     envelope,
 )
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
 

@@ -271,7 +271,7 @@ def test_a_silent_primary_ends_at_send_timeout(pair: EmbeddedPair, shell: Shell,
 def test_a_message_in_doubt_keeps_its_id_when_it_is_diverted(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     from tests.support.pairing import backlog_raws, raws
 
-    from pairbus.amqp.sections import read_facts
+    from pairbus.amqp.message import read_facts
 
     with paired(pair, shell, failover_interval=0, send_timeout=5, primary_name=queue) as client:
         pair.primary.fault("accept-then-fail", entity=queue)

@@ -18,7 +18,7 @@ from tests.support.backlogs import backlog_form, encoded, ids, make_backlog, put
 
 from pairbus import envelope
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import Sections
+from pairbus.amqp.message import Sections, with_message_id
 from pairbus.amqp.types import Byte, Char, Symbol, UInt, ULong, UShort
 from pairbus.syphon import Carried, Namespace, Syphon
 from pairbus.syphon.deliveries import Delivery
@@ -133,7 +133,7 @@ def test_bodies_and_properties_keep_their_bytes(stage: Stage) -> None:
     if stage.transport == "amqp":  # the SDK cannot receive a char at all
         properties["char"] = Char("A")
     body = b"\x00\x53\x77" + encode([Symbol("a"), UInt(0), {"k": Byte(1)}])
-    odd = envelope.with_message_id(b"\x00\x53\x74" + encode(properties) + body, "odd")
+    odd = with_message_id(b"\x00\x53\x74" + encode(properties) + body, "odd")
     stage.put(envelope.to_backlog(odd, orders))
     stage.syphon().run_blocking(once=True)
     raw = asyncio.run(_first_raw(stage.pair.primary.connection_string, orders))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.support.amqp_stage import AmqpStage, amqp_stage, batch, data_message
 
 from pairbus.amqp.codec import encode
+from pairbus.amqp.message import BATCH_FORMAT
 from pairbus.amqp.sasl import AMQP_HEADER, SaslExchange
-from pairbus.amqp.sections import BATCH_FORMAT
 from pairbus.amqp.types import Described, Symbol, UByte, UInt, ULong
 from pairbus.embedded.entities.descriptions import QueueDescription
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proton import Message, symbol, timestamp, ulong
 
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import (
+from pairbus.amqp.message import (
     Facts,
     Sections,
     for_delivery,

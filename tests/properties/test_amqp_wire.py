@@ -12,7 +12,7 @@ from tests.support.amqp_stage import BATCH_FORMAT, amqp_stage, batch, data_messa
 
 from pairbus.amqp.client import Received
 from pairbus.amqp.codec import decode
-from pairbus.amqp.sections import Sections
+from pairbus.amqp.message import Sections
 from pairbus.embedded.entities.descriptions import QueueDescription
 
 SECONDS = 30.0

@@ -14,9 +14,8 @@ from tests.support.messages import TEXTS, messages
 
 from pairbus import envelope
 from pairbus.amqp.codec import decode
-from pairbus.amqp.sections import Sections, read_facts
-from pairbus.envelope import BATCH_ENTRY_BYTES, Restored
-from pairbus.section_edits import list_fields, map_items
+from pairbus.amqp.message import BATCH_ENTRY_BYTES, Sections, list_fields, map_items, read_facts
+from pairbus.envelope import Restored
 
 LIMIT = 256 * 1024
 

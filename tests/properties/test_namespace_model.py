@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import Facts, read_facts
+from pairbus.amqp.message import Facts, read_facts
 from pairbus.amqp.types import Symbol, Timestamp, UInt
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.entity import Entity, QueueEntity

@@ -16,7 +16,7 @@ from tests.support.memory_transport import MemoryReceiver, MemoryTransport
 from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus import envelope
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts, with_message_id
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.pump import Pump, PumpOptions
 from pairbus.syphon.rules import PumpRules
@@ -68,7 +68,7 @@ def pump_of(world: FailingWorld, draw: random.Random) -> Pump:
 
 
 def form(name: str, destination: str) -> bytes:
-    return envelope.to_backlog(envelope.with_message_id(b"\x00\x53\x75\xa0\x01x", name), destination)
+    return envelope.to_backlog(with_message_id(b"\x00\x53\x75\xa0\x01x", name), destination)
 
 
 async def story(seed: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import EngineLimits
-from pairbus.amqp.sections import BATCH_FORMAT
+from pairbus.amqp.message import BATCH_FORMAT
 from pairbus.embedded.amqp import amqp_protocol_factory
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Clock

@@ -8,6 +8,7 @@ from typing import Any, cast
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage, ServiceBusReceiveMode
 
 from pairbus import envelope
+from pairbus.amqp.message import BATCH_ENTRY_BYTES
 from pairbus.pairing.options import backlog_path
 from pairbus.pairing.queues import SETTINGS
 from pairbus.pairing.sdk import RawBatch
@@ -49,7 +50,7 @@ def put(
                 sender.send_messages(RawBatch(batch, sender))
                 batch, size = [], 0
             batch.append(raw)
-            size += len(raw) + envelope.BATCH_ENTRY_BYTES
+            size += len(raw) + BATCH_ENTRY_BYTES
         if batch:
             sender.send_messages(RawBatch(batch, sender))
 

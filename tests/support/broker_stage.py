@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
 from pairbus.embedded.entities.message import Outcome

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pairbus.amqp.message import Stamps
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.outcomes import peeked
 from pairbus.syphon.send_errors import SendError, SendFailure
-from pairbus.syphon.stamps import Stamps
 from pairbus.syphon.transport import ReceiverLostError
 
 

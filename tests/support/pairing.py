@@ -28,7 +28,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 import pairbus
 import pairbus.aio
 from pairbus.amqp.codec import decode
-from pairbus.amqp.sections import Sections
+from pairbus.amqp.message import Sections
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.testing.namespace import EmbeddedNamespace, EmbeddedPair
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import BATCH_FORMAT
+from pairbus.amqp.message import BATCH_FORMAT
 from pairbus.embedded.security import sign
 
 __all__ = ["BATCH_FORMAT", "open_raw", "raw_batch", "raw_message", "say_no_more"]

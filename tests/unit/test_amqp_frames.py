@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.frames import IncomingFormats, OutgoingFormats
-from pairbus.amqp.sections import BATCH_FORMAT
+from pairbus.amqp.message import BATCH_FORMAT
 from pairbus.amqp.types import Described, UInt, ULong
 
 BOUNDED = settings(max_examples=100, deadline=None, print_blob=True)

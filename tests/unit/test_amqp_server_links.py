@@ -12,8 +12,8 @@ from tests.support.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_messag
 from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
 from pairbus.amqp.codec import decode
 from pairbus.amqp.engine import EngineLimits
+from pairbus.amqp.message import Sections, read_facts
 from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Released, State
-from pairbus.amqp.sections import Sections, read_facts
 from pairbus.testing.clock import ManualClock
 
 

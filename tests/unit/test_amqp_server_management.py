@@ -13,7 +13,7 @@ from tests.support.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_messag
 
 from pairbus.amqp.client import ClientConnection, Received, Reply
 from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.sections import Sections, read_facts
+from pairbus.amqp.message import Sections, read_facts
 from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt
 
 LATER_MS = 600_000

@@ -20,12 +20,11 @@ PACKAGE = Path(pairbus.__file__).parent
 PURE = (
     "pairbus.failover",
     "pairbus.envelope",
-    "pairbus.section_edits",
     "pairbus.costs",
     "pairbus.embedded.entities",
     "pairbus.amqp.codec",
     "pairbus.amqp.types",
-    "pairbus.amqp.sections",
+    "pairbus.amqp.message",
     "pairbus.publishing.records",
     "pairbus.publishing.flows",
     "pairbus.publishing.history",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pairbus.envelope import BATCH_ENTRY_BYTES
+from pairbus.amqp.message import BATCH_ENTRY_BYTES
 from pairbus.pairing._aio.backlog import _count_that_fits as fits_aio
 from pairbus.pairing._sync.backlog import _count_that_fits as fits_sync
 

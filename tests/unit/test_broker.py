@@ -10,7 +10,7 @@ import pytest
 from tests.support.broker_stage import Inbox, answered, raw, run, send, settle
 
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import Symbol
 from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription

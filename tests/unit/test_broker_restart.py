@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.broker_stage import Inbox, opened, raw, send, settle
 
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts
 from pairbus.embedded.broker import Broker, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import Abandon, Complete

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import for_delivery, read_facts
+from pairbus.amqp.message import for_delivery, read_facts, read_stamps
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.pipeline.servicebus.columns import SCHEMA, RowBuilder, chosen
-from pairbus.pipeline.servicebus.messages import glance, read
+from pairbus.pipeline.servicebus.messages import read
 from pairbus.pipeline.servicebus.sending import RowError, check_columns, messages
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
@@ -96,15 +96,15 @@ def test_sections_may_be_named_in_full() -> None:
         + section(0, ["id"], "amqp:properties:list")
         + section(0, b"body", "amqp:data:binary")
     )
-    seen, message = glance(raw), read(raw)
+    seen, message = read_stamps(raw), read(raw)
     assert (seen.sequence_number, seen.enqueued_ms, seen.state) == (9, 4, "active")
     assert (message.sequence_number, message.message_id, message.body) == (9, "id", b"body")
 
 
-def test_a_glance_is_not_fooled_by_what_a_sender_wrote() -> None:
+def test_stamps_are_not_fooled_by_what_a_sender_wrote() -> None:
     lie = b"\xa3\x15x-opt-sequence-number\x81" + (99).to_bytes(8)
     raw = peeked(section(0x72, {Symbol("x-mine"): lie}) + section(0x75, lie))
-    assert glance(raw).sequence_number == 7
+    assert read_stamps(raw).sequence_number == 7
 
 
 def test_a_reader_may_be_given_fewer_columns() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNotNull, LessThanOrEqual, Not, StringContains
 from pyspark.sql.types import VariantVal
 
+from pairbus.amqp.message import Stamps
 from pairbus.amqp.types import (
     Byte,
     Char,
@@ -32,7 +33,6 @@ from pairbus.amqp.types import (
     encode_decimal,
 )
 from pairbus.pipeline.servicebus.filters import take_over
-from pairbus.pipeline.servicebus.messages import Glance
 from pairbus.pipeline.servicebus.offsets import Offset, Position
 from pairbus.pipeline.servicebus.options import Access, read_options, write_options
 from pairbus.pipeline.servicebus.ranges import Runs, first_and_last, slices
@@ -263,7 +263,7 @@ def test_filters_narrow_the_range_and_the_rest_is_left_to_spark() -> None:
     assert wanted.entity("orders")
     assert not wanted.entity("invoices")
     later = int(at.timestamp() * 1000) + 1
-    assert wanted.message(Glance(15, later))
-    assert not wanted.message(Glance(15, later, "deferred"))
-    assert not wanted.message(Glance(15, later - 1))
-    assert not wanted.message(Glance(21, later))
+    assert wanted.message(Stamps(15, later))
+    assert not wanted.message(Stamps(15, later, state="deferred"))
+    assert not wanted.message(Stamps(15, later - 1))
+    assert not wanted.message(Stamps(21, later))

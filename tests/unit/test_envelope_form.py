@@ -11,11 +11,19 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus import envelope
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import Sections, read_facts, with_application_properties
+from pairbus.amqp.message import (
+    MESSAGE_ANNOTATIONS,
+    Sections,
+    edited_map,
+    list_fields,
+    map_items,
+    read_facts,
+    with_application_properties,
+    with_message_id,
+)
 from pairbus.amqp.types import Described, Float, Int, Symbol, Timestamp, UInt, ULong
 from pairbus.envelope import Expired, Restored
 from pairbus.errors import AliasError, DestinationMissingError, PartError
-from pairbus.section_edits import edited, list_fields, map_items
 
 NOON = datetime.datetime(2030, 1, 1, 12, tzinfo=datetime.UTC)
 NOON_MS = 1_893_499_200_000
@@ -156,8 +164,8 @@ def test_what_the_brokers_added_is_taken_off_and_what_the_sender_set_stays() -> 
         (
             b"\x00\x53\x70" + encode([None, None, None, None, UInt(3)]),
             b"\x00\x53\x71" + encode({Symbol("x-opt-lock-token"): b"1" * 16}),
-            edited(
-                "annotations",
+            edited_map(
+                MESSAGE_ANNOTATIONS,
                 form.message_annotations,
                 add=[(Symbol("x-opt-sequence-number"), 5), (Symbol("x-opt-enqueued-time"), Timestamp(1))],
             ),
@@ -206,10 +214,10 @@ def test_aged_shrinks_the_alias_and_nothing_else() -> None:
 
 def test_a_message_id_is_given_once() -> None:
     raw = encoded(AmqpAnnotatedMessage(data_body=b"x", properties={"subject": "s"}))
-    given = envelope.with_message_id(raw, "id-1")
+    given = with_message_id(raw, "id-1")
     assert read_facts(given).message_id == "id-1"
     assert read_facts(given).subject == "s"
-    assert envelope.with_message_id(given, "id-2") == given
+    assert with_message_id(given, "id-2") == given
 
 
 def test_reserved_names_are_found_as_text_and_as_bytes() -> None:

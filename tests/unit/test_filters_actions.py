@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.sections import Facts
+from pairbus.amqp.message import Facts
 from pairbus.amqp.types import (
     Byte,
     Decimal128,

@@ -10,10 +10,9 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import message_key, read_facts
 from pairbus.pairing.sdk import message_ids
 from pairbus.pipeline.reality import message_id_inside
-from pairbus.syphon.stamps import message_key_of
 
 
 @pytest.mark.parametrize(
@@ -33,4 +32,4 @@ def test_the_key_before_and_after_encoding(message_id: Any, key: str | None) -> 
     assert message_ids(message) == [key]
     assert message_ids({"body": b"x", "message_id": message_id}) == [key]
     raw = bytes(encode_payload(bytearray(), outgoing))
-    assert read_facts(raw).message_key == message_key_of(raw) == message_id_inside(raw) == key
+    assert read_facts(raw).message_key == message_key(raw) == message_id_inside(raw) == key

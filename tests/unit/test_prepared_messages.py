@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMess
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from pairbus import ReservedPropertyError
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts
 from pairbus.envelope import PATH
 from pairbus.pairing import sdk
 
@@ -19,7 +19,7 @@ Properties = dict[Any, Any]
 NOWHERE = "Endpoint=sb://nowhere.invalid/;SharedAccessKeyName=name;SharedAccessKey=key"
 
 
-def batch_of(properties: Properties) -> ServiceBusMessageBatch:
+def join_batch(properties: Properties) -> ServiceBusMessageBatch:
     """As an application makes it with a sender of the SDK."""
     batch = ServiceBusMessageBatch(max_size_in_bytes=100_000)
     for body in ("one", "two"):
@@ -39,7 +39,7 @@ SHAPES: dict[str, Callable[[Properties], Any]] = {
     "generator": lambda properties: (
         ServiceBusMessage(body, application_properties=dict(properties)) for body in ("one", "two")
     ),
-    "batch": batch_of,
+    "batch": join_batch,
 }
 
 

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from pairbus.amqp.codec import encode
-from pairbus.amqp.sections import SectionOrderError, Sections, in_standard_order, read_facts
+from pairbus.amqp.message import SectionOrderError, Sections, in_standard_order, read_facts
 from pairbus.amqp.types import AmqpDecodeError, Symbol
 from pairbus.embedded.entities.message import Incoming
 

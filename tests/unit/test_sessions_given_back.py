@@ -7,7 +7,7 @@ import pytest
 from tests.support.broker_stage import answered, raw, run, send, settle
 
 from pairbus.amqp.codec import decode
-from pairbus.amqp.sections import Sections
+from pairbus.amqp.message import Sections
 from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription
 from pairbus.embedded.entities.message import Complete

@@ -9,19 +9,24 @@ import pytest
 from pairbus import envelope
 from pairbus.amqp.codec import encode
 from pairbus.amqp.conditions import CONDITIONS
-from pairbus.amqp.sections import read_facts, with_application_properties
+from pairbus.amqp.message import (
+    APPLICATION_PROPERTIES,
+    edited_map,
+    message_key,
+    read_facts,
+    with_application_properties,
+    with_message_id,
+)
 from pairbus.amqp.types import ULong
 from pairbus.failover.classification import ErrorDescription
 from pairbus.failover.classification import Verdict as Classified
 from pairbus.failover.classification import verdict as classify
-from pairbus.section_edits import edited
 from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
 from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.pauses import Growth, Pause, RateLimit
 from pairbus.syphon.planner import Planner
 from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
 from pairbus.syphon.sequences import SequenceGuard
-from pairbus.syphon.stamps import message_key_of
 
 NOW_MS = 1_700_000_000_000
 DOWN = SendError(SendFailure.UNAVAILABLE, "amqp:internal-error")
@@ -29,7 +34,7 @@ DOWN = SendError(SendFailure.UNAVAILABLE, "amqp:internal-error")
 
 def raw(name: str, destination: str = "orders", body: bytes = b"x") -> bytes:
     data = b"\x00\x53\x75\xb0" + len(body).to_bytes(4) + body
-    return envelope.to_backlog(envelope.with_message_id(data, name), destination)
+    return envelope.to_backlog(with_message_id(data, name), destination)
 
 
 def delivery(number: int, destination: str = "orders", content: bytes | None = None) -> Delivery:
@@ -242,7 +247,7 @@ def test_a_lost_receiver_forgets_what_waits_and_a_send_under_way_still_counts() 
 
 def test_unreadable_messages_are_buried_with_a_reason_that_names_the_cause() -> None:
     planner = planner_at_the_head()
-    alias = edited("application", b"", add=[("x-ms-path", "orders"), ("x-ms-timetolive", True)])
+    alias = edited_map(APPLICATION_PROPERTIES, b"", add=[("x-ms-path", "orders"), ("x-ms-timetolive", True)])
     planner.arrived([delivery(1, content=alias), delivery(2, content=b"\x00\x53\x75\xa0\x00")], 0.0)
     letters = [letter for one in due(planner) if isinstance(one, Bury) for letter in one.letters]
     assert [letter.reason for letter in letters] == ["AliasUnreadable", "DestinationMissing"]
@@ -349,6 +354,6 @@ def test_ids_are_read_as_everywhere_else(message_id: object) -> None:
     body = b"\x00\x53\x75\xa0\x01x"
     for fields in ([message_id], [message_id, None, "to" * 200], []):
         whole = b"\x00\x53\x70\x45\x00\x53\x73" + encode(fields) + body
-        assert message_key_of(whole) == read_facts(whole).message_key
-    assert message_key_of(body) is None
-    assert message_key_of(b"") is None
+        assert message_key(whole) == read_facts(whole).message_key
+    assert message_key(body) is None
+    assert message_key(b"") is None

@@ -10,7 +10,7 @@ from tests.support.memory_transport import MemoryReceiver, MemoryTransport
 from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus import envelope
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts, with_message_id
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import CredentialRefusedError
 from pairbus.syphon.outcomes import Carried, Logbook
@@ -27,7 +27,7 @@ START_MS = 1_700_000_000_000
 
 
 def message(name: str, body: bytes = b"body") -> bytes:
-    return envelope.with_message_id(b"\x00\x53\x75" + b"\xb0" + len(body).to_bytes(4) + body, name)
+    return with_message_id(b"\x00\x53\x75" + b"\xb0" + len(body).to_bytes(4) + body, name)
 
 
 def backlog(name: str, destination: str = "orders", body: bytes = b"body") -> bytes:
@@ -152,7 +152,7 @@ def test_a_dead_primary_costs_no_receives_and_everything_is_released() -> None:
     ("raw", "reason"),
     [
         (message("no path"), "DestinationMissing"),
-        (envelope.with_message_id(b"\x00\x53\x70\x45garbage", "x") if False else b"\x00\x53\x99", "MessageUnreadable"),
+        (with_message_id(b"\x00\x53\x70\x45garbage", "x") if False else b"\x00\x53\x99", "MessageUnreadable"),
     ],
 )
 def test_what_nobody_can_read_is_dead_lettered(raw: bytes, reason: str) -> None:
@@ -493,7 +493,7 @@ def test_deduct_gives_the_time_left_and_dead_letters_what_is_over() -> None:
     async def main() -> None:
         transport = MemoryTransport()
         stored = {"x-opt-enqueued-time": START_MS - 10_000}
-        from pairbus.amqp.sections import for_delivery
+        from pairbus.amqp.message import for_delivery
         from pairbus.amqp.types import Timestamp
 
         def aged(name: str, ttl_ms: int) -> bytes:

@@ -13,6 +13,7 @@ from tests.support.memory_transport import MemoryReceiver, MemoryTransport
 from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus import envelope
+from pairbus.amqp.message import with_message_id
 from pairbus.ledger import LedgerWriter, Role
 from pairbus.syphon.actions import Release
 from pairbus.syphon.deliveries import Delivery
@@ -26,7 +27,7 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 
 
 def backlog(name: str) -> bytes:
-    return envelope.to_backlog(envelope.with_message_id(b"\x00\x53\x75\xa0\x04body", name), "orders")
+    return envelope.to_backlog(with_message_id(b"\x00\x53\x75\xa0\x04body", name), "orders")
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
@@ -184,7 +185,7 @@ def test_a_restore_that_took_too_long_is_recorded_as_unknown(tmp_path: Path) -> 
 
 def test_a_message_in_parts_is_buried_under_its_own_id_and_once(tmp_path: Path) -> None:
     """The client recorded its divert under that id: under any other, it would seem to wait for ever."""
-    large = envelope.with_message_id(b"\x00\x53\x75\xb0\x00\x00\x20\x00" + b"x" * 8192, "large")
+    large = with_message_id(b"\x00\x53\x75\xb0\x00\x00\x20\x00" + b"x" * 8192, "large")
     parts = envelope.split(envelope.to_backlog(large, "orders"), "orders", "f00d", 5000)
     (orphan, _) = envelope.split(envelope.to_backlog(large, "orders"), "orders", "dead", 5000)
     assert len(parts) == 2

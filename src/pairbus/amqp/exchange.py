@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.message import Sections, read_facts
 from pairbus.amqp.outcomes import AmqpError, LinkLostError
-from pairbus.amqp.sections import Sections, read_facts
 from pairbus.amqp.types import AmqpDecodeError, Described
 
 if TYPE_CHECKING:

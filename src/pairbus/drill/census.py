@@ -11,7 +11,7 @@ from typing import Any
 
 from azure.servicebus import ServiceBusSubQueue
 
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts
 from pairbus.drill.result import MOST_LOST_SHOWN, Account
 from pairbus.drill.scenario import Entity
 from pairbus.drill.sending import SESSIONS, Sent

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
-from pairbus.amqp.sections import with_message_id
+from pairbus.amqp.message import with_message_id
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.embedded.clock import Alarm, Clock, SystemClock
 from pairbus.embedded.entities.descriptions import (

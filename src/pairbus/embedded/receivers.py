@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from pairbus.amqp.sections import for_delivery
+from pairbus.amqp.message import for_delivery
 from pairbus.amqp.types import Int, Long, Timestamp
 from pairbus.embedded.clock import Alarm, Clock
 from pairbus.embedded.entities.message import Entry, State

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.embedded.broker import Broker, Done
 from pairbus.embedded.clock import Clock

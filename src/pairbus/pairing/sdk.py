@@ -31,7 +31,7 @@ from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError, ServiceBusError
 
 from pairbus import envelope
-from pairbus.amqp.sections import id_text
+from pairbus.amqp.message import BATCH_ENTRY_BYTES, id_text, with_message_id
 from pairbus.errors import ReservedPropertyError
 from pairbus.failover import ErrorDescription
 
@@ -101,7 +101,7 @@ class PairedMessageBatch(ServiceBusMessageBatch):
             timed=message.time_to_live is not None,
             scheduled=message.scheduled_enqueue_time_utc is not None,
         )
-        size = len(encoded[-1]) + growth + envelope.BATCH_ENTRY_BYTES
+        size = len(encoded[-1]) + growth + BATCH_ENTRY_BYTES
         if self._count > 1 and self._grown + size > self._backlog_limit:
             encoded.pop()
             self._messages.pop()
@@ -169,7 +169,7 @@ def _prepare_batch(batch: ServiceBusMessageBatch) -> None:
             _refuse_reserved(message.application_properties)
         if not message.message_id:
             message_id = str(uuid.uuid4())
-            encoded[position] = bytearray(envelope.with_message_id(bytes(encoded[position]), message_id))
+            encoded[position] = bytearray(with_message_id(bytes(encoded[position]), message_id))
             message.message_id = message_id
 
 
@@ -189,7 +189,7 @@ def encode(message: Outgoing, limit_bytes: int, sender: Any) -> list[bytes]:
         return [bytes(raw) for raw in cast(Any, message)._message[5]]
     if isinstance(message, list):
         raws = [_encoded(one, sender) for one in message]
-        size = sum(len(raw) + envelope.BATCH_ENTRY_BYTES for raw in raws)
+        size = sum(len(raw) + BATCH_ENTRY_BYTES for raw in raws)
         if size > limit_bytes:
             raise MessageSizeExceededError(message=f"ServiceBusMessageBatch has reached its size limit: {limit_bytes}")
         return raws

@@ -17,8 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from pairbus import envelope
-from pairbus.amqp.codec import decode, skip
-from pairbus.amqp.sections import id_text
+from pairbus.amqp.message import message_key
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.ledger.files import closed_files, open_files
 from pairbus.ledger.records import BACKLOG_SEGMENT, Role, Route, hashed_id, is_backlog_queue
@@ -28,8 +27,6 @@ from pairbus.pipeline.servicebus.entities import resolve
 from pairbus.pipeline.servicebus.options import read_options
 from pairbus.pipeline.servicebus.wire import wire_for
 from pairbus.pipeline.store import TablesError
-
-_PROPERTIES = 0x73
 
 
 def look_into_backlogs(
@@ -126,13 +123,7 @@ def seen_messages(peeked: DataFrame, place: str) -> DataFrame:
 
 def message_id_inside(start: bytes | None) -> str | None:
     """The id of a message of which only the start of its encoding is there; None if it cannot be found."""
-    raw, pos = bytes(start or b""), 0
     try:
-        while raw[pos : pos + 2] == b"\x00\x53":
-            if raw[pos + 2] == _PROPERTIES:
-                fields = decode(raw, pos + 3)[0]
-                return id_text(fields[0]) if fields else None
-            pos = skip(raw, pos + 3)
+        return message_key(bytes(start or b""))
     except (AmqpDecodeError, IndexError):
         return None
-    return None

@@ -31,14 +31,13 @@ from pairbus.amqp.client import (
     TokenRefusedError,
 )
 from pairbus.amqp.conditions import UNAUTHORIZED
+from pairbus.amqp.message import BATCH_FORMAT, join_batch, read_stamps
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Released, State
 from pairbus.amqp.types import Array, Int
-from pairbus.syphon.batches import batch_of
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.namespaces import Namespace, TokenSource
 from pairbus.syphon.outcomes import peeked
 from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
-from pairbus.syphon.stamps import stamps_of
 from pairbus.syphon.transport import ReceiverLostError, renew_after
 
 log = logging.getLogger(__name__)
@@ -50,7 +49,6 @@ _SENDERS_AT_MOST = 200
 _RENEW_AT_MOST = 500
 _TOKEN_RETRY_SECONDS = 30.0
 _UUID_ARRAY = 0x98
-_BATCH_FORMAT = 0x80013700
 _Reasons = asyncio.Future[list[AmqpError | None]]
 _Settling = tuple[list[Delivery], list[Delivery], _Reasons]
 _RELEASED = Released()
@@ -195,7 +193,7 @@ class _Home:
             if len(raws) == 1:
                 await sender.send(raws[0])
             else:
-                await sender.send(batch_of(raws), message_format=_BATCH_FORMAT)
+                await sender.send(join_batch(raws), message_format=BATCH_FORMAT)
         except RefusedError as error:
             raise SendError(failure_of_send(error.condition), error.condition, error.error.description) from error
         except TokenRefusedError as error:
@@ -357,7 +355,7 @@ class AmqpReceiver:
         return await self._renew(deliveries[half:], lost, again_at)
 
     async def peek(self, from_number: int, count: int) -> list[Peeked]:
-        return [peeked(stamps_of(raw), raw) for raw in await self.peek_raw(from_number, count)]
+        return [peeked(read_stamps(raw), raw) for raw in await self.peek_raw(from_number, count)]
 
     async def peek_raw(self, from_number: int, count: int) -> list[bytes]:
         """The messages from this number on, whole."""
@@ -380,7 +378,7 @@ def _deliveries(received: Sequence[Received]) -> list[Delivery]:
     now = asyncio.get_running_loop().time()
     deliveries = []
     for one in received:
-        number, enqueued_ms, locked_until_ms = stamps_of(one.raw)
+        number, enqueued_ms, locked_until_ms, _ = read_stamps(one.raw)
         until = locked_until_ms / 1000 if locked_until_ms is not None else None
         deliveries.append(Delivery(number, one.raw, one, renew_after(now, until), enqueued_ms))
     return deliveries

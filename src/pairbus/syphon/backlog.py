@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from pairbus import envelope
 from pairbus.amqp.codec import decode
-from pairbus.amqp.sections import Sections, read_facts
+from pairbus.amqp.message import Sections, read_facts, read_stamps
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
 from pairbus.syphon.namespaces import Namespace, NamespaceError, administering
 from pairbus.syphon.service import list_backlog_queues
-from pairbus.syphon.stamps import stamps_of
 
 DEAD_LETTERS = "/$DeadLetterQueue"
 PEEK_AT_MOST = 100
@@ -147,7 +146,7 @@ async def peek_raws(receiver: AmqpReceiver, count: float = math.inf, from_number
         for raw in raws:
             yield raw
         seen += len(raws)
-        from_number = stamps_of(raws[-1]).number + 1
+        from_number = read_stamps(raws[-1]).sequence_number + 1
 
 
 def describe(queue: str, raw: bytes) -> Waiting:
@@ -164,7 +163,7 @@ def describe(queue: str, raw: bytes) -> Waiting:
     properties = facts.application_properties
     return Waiting(
         queue,
-        stamps_of(raw).number,
+        read_stamps(raw).sequence_number,
         facts.message_key,
         destination,
         int(enqueued) if enqueued is not None else None,

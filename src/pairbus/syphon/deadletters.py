@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pairbus import envelope
+from pairbus.amqp.message import message_key
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
@@ -21,7 +22,6 @@ from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_que
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.send_errors import SendError
-from pairbus.syphon.stamps import message_key_of
 from pairbus.syphon.transport import ReceiverLostError
 
 _STAMPS = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -125,8 +125,8 @@ def _told(raw: bytes) -> tuple[str | None, str | None]:
     try:
         message = envelope.read(raw)
         if message.part is None:
-            return message.destination, message_key_of(raw)
-        return message.destination, message_key_of(message.part.content) if message.part.number == 1 else None
+            return message.destination, message_key(raw)
+        return message.destination, message_key(message.part.content) if message.part.number == 1 else None
     except (EnvelopeError, AmqpDecodeError, IndexError):
         return None, None
 

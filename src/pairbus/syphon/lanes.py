@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from pairbus.amqp.message import BATCH_ENTRY_BYTES
 from pairbus.syphon.deliveries import Delivery, Item
 from pairbus.syphon.pauses import Pause
-
-BATCH_ENTRY_BYTES = 8
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from pairbus import envelope
+from pairbus.amqp.message import Stamps, message_key
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
@@ -15,7 +16,6 @@ from pairbus.pairing import tracing
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 from pairbus.syphon.durable_records import DurableRecords
 from pairbus.syphon.send_errors import SendError
-from pairbus.syphon.stamps import Stamps, message_key_of
 
 if TYPE_CHECKING:
     from pairbus.syphon.publishing import PublishedSyphon
@@ -261,8 +261,8 @@ def _message_id(raw: bytes) -> str | None:
     try:
         part = _part(raw)
         if part is None:
-            return message_key_of(raw)
-        return message_key_of(part.content) if part.number == 1 else None
+            return message_key(raw)
+        return message_key(part.content) if part.number == 1 else None
     except (AmqpDecodeError, IndexError):
         return None
 
@@ -286,6 +286,6 @@ def peeked(stamps: Stamps, raw: bytes) -> Peeked:
     try:
         message = envelope.read(raw)
     except (EnvelopeError, AmqpDecodeError):
-        return Peeked(stamps.number, None, None, stamps.enqueued_ms, _message_id(raw), len(raw))
+        return Peeked(stamps.sequence_number, None, None, stamps.enqueued_ms, _message_id(raw), len(raw))
     part_of = message.part.of if message.part is not None else None
-    return Peeked(stamps.number, message.destination, part_of, stamps.enqueued_ms, _message_id(raw), len(raw))
+    return Peeked(stamps.sequence_number, message.destination, part_of, stamps.enqueued_ms, _message_id(raw), len(raw))

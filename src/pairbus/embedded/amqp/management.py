@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pairbus.amqp.codec import decode
 from pairbus.amqp.engine import Incoming, Link
+from pairbus.amqp.message import Sections
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected
-from pairbus.amqp.sections import Sections
 from pairbus.amqp.types import AmqpDecodeError, Described
 from pairbus.embedded.amqp.ends import QuietEnd, amqp_error
 from pairbus.embedded.amqp.operations import OPERATIONS, Operation

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.sections import Sections, read_facts
+from pairbus.amqp.message import Sections, read_facts
 from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol
 
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.engine import Incoming, Link
+from pairbus.amqp.message import BATCH_FORMAT, split_batch
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Transactional
-from pairbus.amqp.sections import BATCH_FORMAT, split_batch
 from pairbus.amqp.types import AmqpDecodeError, Symbol, ULong
 from pairbus.embedded.amqp.ends import QuietEnd, amqp_error
 from pairbus.embedded.errors import BrokerError, InvalidError, MessageTooLargeError

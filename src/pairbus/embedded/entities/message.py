@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
 
-from pairbus.amqp.sections import Facts, SectionOrderError, in_standard_order, read_facts
+from pairbus.amqp.message import Facts, SectionOrderError, in_standard_order, read_facts
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 # An empty data section is five bytes long, a null value four.

@@ -9,7 +9,7 @@ so many of them, and as soon as it would come back to one: a topic whose subscri
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pairbus.amqp.sections import Facts, read_facts, with_application_properties
+from pairbus.amqp.message import Facts, read_facts, with_application_properties
 from pairbus.embedded.entities.descriptions import FOREVER_MS, SubscriptionDescription
 from pairbus.embedded.entities.entity import (
     Entity,

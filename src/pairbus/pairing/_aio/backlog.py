@@ -21,7 +21,7 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError, ServiceBusConnectionError
 
 from pairbus import envelope
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import BATCH_ENTRY_BYTES, read_facts
 from pairbus.failover import BUSY_PAUSE_SECONDS, Rotation, Verdict, verdict
 from pairbus.ledger import Operation, Route
 from pairbus.pairing import sdk
@@ -228,7 +228,7 @@ class BacklogRoute:
         if not count:
             count = 1
             whole = raws[first]
-            piece_limit = limit - envelope.BATCH_ENTRY_BYTES
+            piece_limit = limit - BATCH_ENTRY_BYTES
             pieces = [[part] for part in envelope.split(whole, self._entity, uuid.uuid4().hex, piece_limit)]
         try:
             for piece in pieces:
@@ -301,7 +301,7 @@ def _count_that_fits(raws: Sequence[bytes], first: int, limit: int) -> int:
     """How many messages from the `first` on fit into one send of at most `limit` bytes; 0 if not even one does."""
     count, size = 0, 0
     for raw in raws[first:] if first else raws:
-        size += len(raw) + envelope.BATCH_ENTRY_BYTES
+        size += len(raw) + BATCH_ENTRY_BYTES
         if size > limit:
             break
         count += 1

@@ -20,7 +20,7 @@ from azure.core.exceptions import AzureError
 from azure.servicebus.aio import ServiceBusSender
 
 from pairbus import envelope, errors
-from pairbus.amqp.sections import read_facts
+from pairbus.amqp.message import read_facts
 from pairbus.failover import EntityState
 from pairbus.ledger import Operation, Route
 from pairbus.pairing import sdk

@@ -13,10 +13,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from pairbus.amqp.message import read_stamps
 from pairbus.pipeline.servicebus.columns import RowBuilder
 from pairbus.pipeline.servicebus.entities import resolve
 from pairbus.pipeline.servicebus.filters import Wanted, take_over
-from pairbus.pipeline.servicebus.messages import glance, read
+from pairbus.pipeline.servicebus.messages import read
 from pairbus.pipeline.servicebus.options import ReadOptions
 from pairbus.pipeline.servicebus.ranges import first_and_last, slices
 from pairbus.pipeline.servicebus.wire import PEEK_AT_MOST, Wire, wire_for
@@ -62,7 +63,7 @@ class BatchReader(DataSourceReader):
         rows = RowBuilder(self._schema, partition.entity, wire.host)
         wanted = self._wanted
         for raws in peeked(wire, partition.entity, partition.first, partition.last):
-            messages = [read(raw) for raw in raws if not wanted.tests or wanted.message(glance(raw))]
+            messages = [read(raw) for raw in raws if not wanted.tests or wanted.message(read_stamps(raw))]
             if messages:
                 yield rows.build(messages)
 
@@ -77,7 +78,7 @@ class FilteringBatchReader(BatchReader):
 
 async def next_number(wire: Wire, entity: str, number: int) -> int | None:
     found = await wire.peek(entity, number, 1)
-    return glance(found[0]).sequence_number if found else None
+    return read_stamps(found[0]).sequence_number if found else None
 
 
 def peeked(wire: Wire, entity: str, first: int, last: int) -> Iterator[list[bytes]]:
@@ -87,9 +88,9 @@ def peeked(wire: Wire, entity: str, first: int, last: int) -> Iterator[list[byte
         raws = coming.result()
         if not raws:
             return
-        number = glance(raws[-1]).sequence_number
+        number = read_stamps(raws[-1]).sequence_number
         if number >= last:
-            yield [raw for raw in raws if glance(raw).sequence_number <= last]
+            yield [raw for raw in raws if read_stamps(raw).sequence_number <= last]
             return
         coming = wire.begin(wire.peek(entity, number + 1, min(PEEK_AT_MOST, last - number)))
         yield raws

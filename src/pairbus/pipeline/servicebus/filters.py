@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from pairbus.pipeline.servicebus.messages import Glance
+from pairbus.amqp.message import Stamps
 
 _NEVER_NULL = ("sequence_number", "enqueued_time", "state", "entity")
 _HIGHEST = (1 << 63) - 1
@@ -62,7 +62,7 @@ class Wanted:
     def entity(self, path: str) -> bool:
         return all(test(path) for test in self.tests if test.column == "entity")
 
-    def message(self, seen: Glance) -> bool:
+    def message(self, seen: Stamps) -> bool:
         for test in self.tests:
             if test.column == "sequence_number":
                 have: Any = seen.sequence_number

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pairbus.pipeline.servicebus.messages import ACTIVE, glance
+from pairbus.amqp.message import read_stamps
+from pairbus.pipeline.servicebus.messages import ACTIVE
 from pairbus.pipeline.servicebus.ranges import Runs
 from pairbus.pipeline.servicebus.wire import PEEK_AT_MOST, Wire
 
@@ -55,7 +56,7 @@ async def look(wire: Wire, entity: str, first: int, last: int | None, budget: Bu
     while budget.messages > count:
         raws = await wire.peek(entity, number, min(PEEK_AT_MOST, budget.messages - count))
         for raw in raws:
-            seen = glance(raw)
+            seen = read_stamps(raw)
             if last is not None and seen.sequence_number > last:
                 return Seen(_runs(pairs), size, until_ms, number)
             if seen.state == ACTIVE:
@@ -81,7 +82,7 @@ def _runs(pairs: list[list[int]]) -> Runs:
 
 async def low_numbers(wire: Wire, entity: str, below: int, until_ms: int) -> tuple[Runs, Runs]:
     """Active messages at the entity's head whose numbers are below this one: those up to a time, and younger ones."""
-    seen = [glance(raw) for raw in await wire.peek(entity, 0, PEEK_AT_MOST)]
+    seen = [read_stamps(raw) for raw in await wire.peek(entity, 0, PEEK_AT_MOST)]
     low = [one for one in seen if one.state == ACTIVE and one.sequence_number < below]
     old = Runs.of(one.sequence_number for one in low if one.enqueued_ms <= until_ms)
     return old, Runs.of(one.sequence_number for one in low if one.enqueued_ms > until_ms)

@@ -1,7 +1,5 @@
-"""PURE. A message as a peek or a receive brings it: what its sections say, decoded once.
-
-`glance` finds only what decides whether a message is wanted: its number, time and state. `read` takes all of it
-apart.
+"""PURE. A peeked or received message, decoded in full. `pairbus.amqp.message.read_stamps` reads only its number,
+time and state.
 """
 
 from __future__ import annotations
@@ -9,44 +7,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pairbus.amqp.codec import decode, encode, skip
-from pairbus.amqp.sections import (
+from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.message import (
     APPLICATION_PROPERTIES,
     DATA,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    SECTION_CODES,
     SEQUENCE,
+    STATES,
     VALUE,
-    Sections,
     id_text,
 )
 from pairbus.amqp.types import AmqpDecodeError
 
-STATES = ("active", "deferred", "scheduled")
 ACTIVE = STATES[0]
-
-_NUMBER = b"\xa3\x15x-opt-sequence-number"
-_ENQUEUED = b"\xa3\x13x-opt-enqueued-time"
-_STATE = b"\xa3\x13x-opt-message-state"
-_MAP8 = 0xC1
-_CODES = {
-    "amqp:header:list": HEADER,
-    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": PROPERTIES,
-    "amqp:application-properties:map": APPLICATION_PROPERTIES,
-    "amqp:data:binary": DATA,
-    "amqp:amqp-sequence:list": SEQUENCE,
-    "amqp:amqp-value:*": VALUE,
-}
-"""Sections may also be named in full."""
-
-
-@dataclass(frozen=True, slots=True)
-class Glance:
-    sequence_number: int
-    enqueued_ms: int
-    state: str = ACTIVE
 
 
 @dataclass(slots=True)
@@ -73,49 +49,6 @@ class Message:
     body_type: str = "data"
 
 
-def glance(raw: bytes) -> Glance:
-    """The number, time and state in a message's annotations; AmqpDecodeError if there is no number."""
-    pos = 0
-    while raw[pos : pos + 2] == b"\x00\x53" and raw[pos + 2] < MESSAGE_ANNOTATIONS:
-        pos = skip(raw, pos + 3)
-    if raw[pos : pos + 3] != b"\x00\x53\x72":
-        return _glance_in_full(raw)
-    pos += 3
-    if raw[pos] == _MAP8:
-        count, pos = raw[pos + 2], pos + 3
-    else:
-        count, pos = int.from_bytes(raw[pos + 5 : pos + 9], "big"), pos + 9
-    number = enqueued_ms = state = None
-    for _ in range(count // 2):
-        value_at = skip(raw, pos)
-        key, pos = raw[pos:value_at], skip(raw, value_at)
-        if key == _NUMBER:
-            number = decode(raw, value_at)[0]
-        elif key == _ENQUEUED:
-            enqueued_ms = decode(raw, value_at)[0]
-        elif key == _STATE:
-            state = decode(raw, value_at)[0]
-    return _seen(number, enqueued_ms, state)
-
-
-def _seen(number: Any, enqueued_ms: Any, state: Any) -> Glance:
-    if not isinstance(number, int):
-        raise AmqpDecodeError("the message has no sequence number: it was not peeked or received")
-    return Glance(int(number), int(enqueued_ms or 0), STATES[int(state or 0)])
-
-
-def _glance_in_full(raw: bytes) -> Glance:
-    """For a message whose sections or annotations are not written in the short forms."""
-    section = Sections.split(raw).message_annotations
-    found = decode(section)[0].value if section else {}
-    annotations = {str(key): value for key, value in (found or {}).items()}
-    return _seen(
-        annotations.get("x-opt-sequence-number"),
-        annotations.get("x-opt-enqueued-time"),
-        annotations.get("x-opt-message-state"),
-    )
-
-
 def read(raw: bytes) -> Message:
     """Everything a row needs."""
     message = Message(-1, 0)
@@ -127,7 +60,7 @@ def read(raw: bytes) -> Message:
             value, pos = decode(raw, pos + 3)
         else:
             section, pos = decode(raw, pos)
-            code, value = _CODES.get(section.descriptor, section.descriptor), section.value
+            code, value = SECTION_CODES.get(section.descriptor, section.descriptor), section.value
         if code == DATA:
             data.append(value)
         elif code == PROPERTIES:

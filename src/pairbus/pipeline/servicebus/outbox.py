@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from pairbus.amqp.client import ClientConnection, LinkLostError, SenderLink
-from pairbus.amqp.sections import BATCH_FORMAT
+from pairbus.amqp.message import BATCH_FORMAT, join_batch
 from pairbus.pipeline.servicebus.sending import Outgoing
 from pairbus.pipeline.servicebus.wire import Wire, WireError
-from pairbus.syphon.batches import batch_of
 
 TRANSFERS_UNDER_WAY = 16
 _SECTION_BYTES = 8
@@ -92,7 +91,7 @@ class Outbox:
                 if len(raws) == 1:
                     await sender.send(raws[0])
                 else:
-                    await sender.send(batch_of(raws), message_format=BATCH_FORMAT)
+                    await sender.send(join_batch(raws), message_format=BATCH_FORMAT)
             except LinkLostError:
                 self._forget(entity, sender)
                 raise

@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, Received, ReceiverLink
+from pairbus.amqp.message import read_stamps
 from pairbus.amqp.outcomes import AmqpError, Released
-from pairbus.pipeline.servicebus.messages import ACTIVE, glance, read
+from pairbus.pipeline.servicebus.messages import ACTIVE, read
 from pairbus.pipeline.servicebus.ranges import Runs
 from pairbus.pipeline.servicebus.wire import PEEK_AT_MOST, Wire, WireError
 
@@ -131,7 +132,7 @@ class _Removal:
                 ours: dict[int, Received] = {}
                 beyond = False
                 for one in batch:
-                    seen = glance(one.raw)
+                    seen = read_stamps(one.raw)
                     if seen.sequence_number in self._runs and seen.enqueued_ms <= self._until_ms:
                         ours[seen.sequence_number] = one
                     else:
@@ -171,7 +172,7 @@ class _Removal:
 
     async def left(self) -> set[int]:
         """The numbers that are still there to be removed."""
-        return {glance(raw).sequence_number async for raw in self._there()}
+        return {read_stamps(raw).sequence_number async for raw in self._there()}
 
     async def _there(self) -> AsyncIterator[bytes]:
         number = self._runs.first
@@ -180,11 +181,11 @@ class _Removal:
             if not raws:
                 return
             for raw in raws:
-                seen = glance(raw)
+                seen = read_stamps(raw)
                 wanted = seen.sequence_number in self._runs and seen.sequence_number not in self.done
                 if wanted and seen.state == ACTIVE and seen.enqueued_ms <= self._until_ms:
                     yield raw
-            number = glance(raws[-1]).sequence_number + 1
+            number = read_stamps(raws[-1]).sequence_number + 1
 
 
 async def _unasked(receiver: ReceiverLink) -> list[Received]:

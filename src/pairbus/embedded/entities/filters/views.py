@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.sections import Facts, Sections, with_application_properties
+from pairbus.amqp.message import Facts, Sections, with_application_properties
 from pairbus.amqp.types import Symbol, Timestamp, UInt
 
 
@@ -250,7 +250,7 @@ def _with_property_fields(raw: bytes, fields: Mapping[int, Any]) -> bytes:
     values += [None] * (max(fields) + 1 - len(values))
     for position, value in fields.items():
         values[position] = value
-    return _replaced(parts, properties=b"\x00\x53\x73" + encode(values))
+    return parts._replace(properties=b"\x00\x53\x73" + encode(values)).join()
 
 
 def _with_time_to_live(raw: bytes, value: object) -> bytes:
@@ -259,7 +259,7 @@ def _with_time_to_live(raw: bytes, value: object) -> bytes:
     values += [None] * (_TIME_TO_LIVE_FIELD + 1 - len(values))
     milliseconds = int(value / timedelta(milliseconds=1)) if isinstance(value, timedelta) else None
     values[_TIME_TO_LIVE_FIELD] = None if milliseconds is None else UInt(min(milliseconds, 0xFFFFFFFF))
-    return _replaced(parts, header=b"\x00\x53\x70" + encode(values))
+    return parts._replace(header=b"\x00\x53\x70" + encode(values)).join()
 
 
 def _with_annotations(raw: bytes, updates: Mapping[str, Any]) -> bytes:
@@ -272,24 +272,8 @@ def _with_annotations(raw: bytes, updates: Mapping[str, Any]) -> bytes:
             annotations.pop(Symbol(name), None)
         else:
             annotations[Symbol(name)] = Timestamp(int(value)) if name.endswith("time") else value
-    return _replaced(parts, message_annotations=b"\x00\x53\x72" + encode(annotations))
+    return parts._replace(message_annotations=b"\x00\x53\x72" + encode(annotations)).join()
 
 
 def _list_of(section: bytes) -> list[Any]:
     return list(decode(section, 0)[0].value) if section else []
-
-
-def _replaced(parts: Sections, **sections: bytes) -> bytes:
-    values = {
-        name: getattr(parts, name)
-        for name in (
-            "header",
-            "delivery_annotations",
-            "message_annotations",
-            "properties",
-            "application_properties",
-            "body",
-            "footer",
-        )
-    }
-    return Sections(**{**values, **sections}).join()
