@@ -36,7 +36,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
             pair.primary.fault("drop", entity="orders")
             reader.stdin.write("\n")
             reader.stdin.flush()
-            told = read_until(reader, "Mend the primary now")
+            told = read_until(reader, "Repair the primary now")
             assert told.count("healthy -> failed over") == 1
             assert "sent three more, the entity is failed over" in told
             pair.primary.clear_faults()
