@@ -405,4 +405,4 @@ def test_the_page_names_every_check_and_its_limits() -> None:
     for check in ALL_WELL:
         assert f"\n| {check.removeprefix('primary ').removeprefix('secondary ')} |" in page
     assert f"more than {SKEW_FAILED_SECONDS:.0f} s; *warning* above {SKEW_WARNING_SECONDS:.0f} s" in page
-    assert f"*warns* {CERTIFICATE_DAYS} days before its end" in page
+    assert f"*warning* {CERTIFICATE_DAYS} days before it expires" in page
