@@ -29,7 +29,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from pairbus.costs import shipped_tariffs, tariff_for
-from pairbus.ledger import LedgerLimits, LedgerWriter, Operation, Role, Route
+from pairbus.ledger import CompletedOperation, LedgerLimits, LedgerWriter, Operation, Role, Route
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import Build, build
 from pairbus.pipeline.fleet import FleetPlan, OutageKind, PairingChoice
@@ -57,14 +57,24 @@ def bench_recording() -> None:
 
         def one() -> None:
             writer.record(
-                Operation.SEND, "contoso", "orders", message_id=ids[0], size=1024, latency_us=900, route=Route.PRIMARY
+                CompletedOperation(
+                    Operation.SEND,
+                    "contoso",
+                    "orders",
+                    message_ids=[ids[0]],
+                    sizes=[1024],
+                    latency_us=900,
+                    route=Route.PRIMARY,
+                )
             )
 
         def hundred() -> None:
-            writer.record_batch(Operation.SEND, "contoso", "orders", ids, latency_us=900, route=Route.PRIMARY)
+            writer.record(
+                CompletedOperation(Operation.SEND, "contoso", "orders", ids, latency_us=900, route=Route.PRIMARY)
+            )
 
         say("record, one operation", f"{_best(one, 20_000):6.2f} us")
-        say("record_batch, 100 operations", f"{_best(hundred, 1_000):6.2f} us")
+        say("record, a call with 100 messages", f"{_best(hundred, 1_000):6.2f} us")
     shutil.rmtree(folder)
 
 
@@ -106,26 +116,34 @@ def _write_batch(writer: LedgerWriter, ids: list[str], entity: str, at_us: int, 
     queue = "contoso/x-servicebus-transfer/3"
     if diverted:
         back = at_us + 600_000_000
-        writer.record_batch(
+        writer.record(CompletedOperation(
             Operation.DIVERT, "fabrikam", queue, ids, sizes=sizes, route=Route.BACKLOG, destination=entity,
             episode=f"episode-{at_us}", at_us=at_us,
-        )  # fmt: skip
-        writer.record_batch(
-            Operation.RECEIVE, "fabrikam", queue, ids, sizes=sizes, destination=entity, role=Role.SYPHON, at_us=back
+        ))  # fmt: skip
+        writer.record(
+            CompletedOperation(
+                Operation.RECEIVE, "fabrikam", queue, ids, sizes=sizes, destination=entity, role=Role.SYPHON, at_us=back
+            )
         )
-        writer.record_batch(
+        writer.record(CompletedOperation(
             Operation.RESTORE, "contoso", entity, ids, sizes=sizes, route=Route.SYPHON, source=queue,
             role=Role.SYPHON, at_us=back,
-        )  # fmt: skip
-        writer.record_batch(
-            Operation.COMPLETE, "fabrikam", queue, ids, destination=entity, role=Role.SYPHON, at_us=back
+        ))  # fmt: skip
+        writer.record(
+            CompletedOperation(
+                Operation.COMPLETE, "fabrikam", queue, ids, destination=entity, role=Role.SYPHON, at_us=back
+            )
         )
     else:
-        writer.record_batch(
-            Operation.SEND, "contoso", entity, ids, sizes=sizes, latency_us=900, route=Route.PRIMARY, at_us=at_us
+        writer.record(
+            CompletedOperation(
+                Operation.SEND, "contoso", entity, ids, sizes=sizes, latency_us=900, route=Route.PRIMARY, at_us=at_us
+            )
         )
-    writer.record_batch(Operation.RECEIVE, "contoso", entity, ids, sizes=sizes, role=Role.RECEIVER, at_us=at_us)
-    writer.record_batch(Operation.COMPLETE, "contoso", entity, ids, role=Role.RECEIVER, at_us=at_us)
+    writer.record(
+        CompletedOperation(Operation.RECEIVE, "contoso", entity, ids, sizes=sizes, role=Role.RECEIVER, at_us=at_us)
+    )
+    writer.record(CompletedOperation(Operation.COMPLETE, "contoso", entity, ids, role=Role.RECEIVER, at_us=at_us))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from tests.support.published import published_hour, states_of_an_hour
 
-from pairbus.ledger import LedgerWriter, Operation, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Route
 from pairbus.publishing.folder import OwnFolder, open_state_folder
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -135,7 +135,7 @@ def test_a_depth_that_nobody_here_knows_is_not_called_empty(serve: Serve, open_p
 def test_what_is_missing_of_a_ledger_is_said(serve: Serve, open_page: Open, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     with LedgerWriter(ledger) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY)
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", route=Route.PRIMARY))
     (ledger / "a-folder.jsonl").mkdir()  # cannot be read as a file, whoever one is
     (ledger / "garbage.jsonl").write_text("no record\n")
     for path in ledger.iterdir():

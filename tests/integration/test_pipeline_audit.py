@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.ledger.records import hashed_id
 from pairbus.pipeline.audit import KEY, Look, audit
 from pairbus.pipeline.reality import unread_ids
@@ -32,54 +33,72 @@ class Story:
 
     def sent(self, message_id: str, outcome: Outcome = Outcome.OK) -> None:
         self._writer.record(
-            Operation.SEND, "contoso", "orders", message_id=message_id, route=Route.PRIMARY, outcome=outcome
+            CompletedOperation(
+                Operation.SEND, "contoso", "orders", message_ids=[message_id], route=Route.PRIMARY, outcome=outcome
+            )
         )
 
     def diverted(self, message_id: str, outcome: Outcome = Outcome.OK, queue: str = QUEUE) -> None:
         self._writer.record(
-            Operation.DIVERT,
-            "fabrikam",
-            queue,
-            destination="orders",
-            message_id=message_id,
-            route=Route.BACKLOG,
-            outcome=outcome,
+            CompletedOperation(
+                Operation.DIVERT,
+                "fabrikam",
+                queue,
+                destination="orders",
+                message_ids=[message_id],
+                route=Route.BACKLOG,
+                outcome=outcome,
+            )
         )
 
     def spooled(self, message_id: str) -> None:
-        self._writer.record(Operation.SPOOL, "contoso", "orders", message_id=message_id, route=Route.SPOOL)
+        self._writer.record(
+            CompletedOperation(Operation.SPOOL, "contoso", "orders", message_ids=[message_id], route=Route.SPOOL)
+        )
 
     def unspooled(self, message_id: str, *, home: bool, outcome: Outcome = Outcome.OK) -> None:
         if home:
-            self._writer.record(Operation.SEND, "contoso", "orders", message_id=message_id, route=Route.SPOOL)
+            self._writer.record(
+                CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=[message_id], route=Route.SPOOL)
+            )
         else:
             self._writer.record(
-                Operation.DIVERT,
-                "fabrikam",
-                QUEUE,
-                destination="orders",
-                message_id=message_id,
-                route=Route.SPOOL,
-                outcome=outcome,
+                CompletedOperation(
+                    Operation.DIVERT,
+                    "fabrikam",
+                    QUEUE,
+                    destination="orders",
+                    message_ids=[message_id],
+                    route=Route.SPOOL,
+                    outcome=outcome,
+                )
             )
 
     def restored(self, message_id: str, outcome: Outcome = Outcome.OK, queue: str = QUEUE) -> None:
         self._writer.record(
-            Operation.RESTORE,
-            "contoso",
-            "orders",
-            source=queue,
-            message_id=message_id,
-            route=Route.SYPHON,
-            role=Role.SYPHON,
-            outcome=outcome,
+            CompletedOperation(
+                Operation.RESTORE,
+                "contoso",
+                "orders",
+                source=queue,
+                message_ids=[message_id],
+                route=Route.SYPHON,
+                role=Role.SYPHON,
+                outcome=outcome,
+            )
         )
 
     def settled(self, operation: Operation, message_id: str, queue: str = QUEUE) -> None:
-        self._writer.record(operation, "fabrikam", queue, destination="orders", message_id=message_id, role=Role.SYPHON)
+        self._writer.record(
+            CompletedOperation(
+                operation, "fabrikam", queue, destination="orders", message_ids=[message_id], role=Role.SYPHON
+            )
+        )
 
     def received(self, message_id: str, entity: str = "Orders") -> None:
-        self._writer.record(Operation.COMPLETE, "contoso", entity, message_id=message_id, role=Role.RECEIVER)
+        self._writer.record(
+            CompletedOperation(Operation.COMPLETE, "contoso", entity, message_ids=[message_id], role=Role.RECEIVER)
+        )
 
 
 def direct(story: Story) -> None:
@@ -317,16 +336,16 @@ def everything(folder: Path) -> None:
         for number, (situation, _, _) in enumerate(SITUATIONS):
             writer = _Renamed((one, two)[number % 2], situation.__name__)
             situation(Story(writer))  # type: ignore[arg-type]
-        one.record(Operation.PING, "contoso", "orders", route=Route.PRIMARY)
-        one.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY)
+        one.record(CompletedOperation(Operation.PING, "contoso", "orders", route=Route.PRIMARY))
+        one.record(CompletedOperation(Operation.SEND, "contoso", "orders", route=Route.PRIMARY))
 
 
 class _Renamed:
     def __init__(self, writer: LedgerWriter, name: str) -> None:
         self._writer, self._name = writer, name
 
-    def record(self, *arguments: object, **options: object) -> None:
-        self._writer.record(*arguments, **{**options, "message_id": self._name})  # type: ignore[arg-type]
+    def record(self, completed: CompletedOperation) -> None:
+        self._writer.record(msgspec.structs.replace(completed, message_ids=[self._name]))
 
 
 def test_a_summary_adds_up(spark: SparkSession, tmp_path: Path) -> None:
@@ -383,7 +402,9 @@ def test_a_look_says_nothing_of_what_it_cannot_see(spark: SparkSession, tmp_path
         _tell(spooled_then_stuck, writer, "spooled, then deleted from the queue")
         other = "tailspin/x-servicebus-transfer/0"
         writer.record(
-            Operation.DIVERT, "fabrikam", other, destination="orders", message_id="other", route=Route.BACKLOG
+            CompletedOperation(
+                Operation.DIVERT, "fabrikam", other, destination="orders", message_ids=["other"], route=Route.BACKLOG
+            )
         )
         _tell(still_there, writer, "carried since")
     look = replace(looked(spark), unread=frozenset({"carried since"}))
@@ -435,11 +456,13 @@ def test_what_tables_have_not_read_is_known_by_its_ids(tmp_path: Path) -> None:
         _tell(direct, published, "direct")
         _tell(spooled_then_home, published, "published since")
     with LedgerWriter(tmp_path) as writing:
-        writing.record(Operation.RESTORE, "contoso", "orders", source=QUEUE, message_id="being written")
+        writing.record(
+            CompletedOperation(Operation.RESTORE, "contoso", "orders", source=QUEUE, message_ids=["being written"])
+        )
         assert writing.flush()
         (tmp_path / "torn-1-abc.000001.jsonl.open").write_text('{"v":1,"message_id":"to')
         with LedgerWriter(tmp_path, role=Role.NAMESPACE) as secondary:
-            secondary.record(Operation.PEEK, "fabrikam", QUEUE, message_id="looked at")
+            secondary.record(CompletedOperation(Operation.PEEK, "fabrikam", QUEUE, message_ids=["looked at"]))
         assert unread_ids(tmp_path, read) == {"published since", "being written"}
 
 
@@ -467,22 +490,41 @@ def test_each_subscription_of_a_topic_has_its_copy(spark: SparkSession, tmp_path
             "twice at one so far": ("europe", "europe", "large"),
             "not yet": (),
         }.items():
-            writer.record(Operation.SEND, "contoso", "Prices", message_id=message_id, outcome=Outcome.UNKNOWN)
             writer.record(
-                Operation.DIVERT,
-                "fabrikam",
-                QUEUE,
-                destination="prices",
-                message_id=message_id,
-                route=Route.BACKLOG,
+                CompletedOperation(
+                    Operation.SEND, "contoso", "Prices", message_ids=[message_id], outcome=Outcome.UNKNOWN
+                )
             )
-            writer.record(Operation.RESTORE, "contoso", "prices", source=QUEUE, message_id=message_id, role=Role.SYPHON)
             writer.record(
-                Operation.COMPLETE, "fabrikam", QUEUE, destination="prices", message_id=message_id, role=Role.SYPHON
+                CompletedOperation(
+                    Operation.DIVERT,
+                    "fabrikam",
+                    QUEUE,
+                    destination="prices",
+                    message_ids=[message_id],
+                    route=Route.BACKLOG,
+                )
+            )
+            writer.record(
+                CompletedOperation(
+                    Operation.RESTORE, "contoso", "prices", source=QUEUE, message_ids=[message_id], role=Role.SYPHON
+                )
+            )
+            writer.record(
+                CompletedOperation(
+                    Operation.COMPLETE,
+                    "fabrikam",
+                    QUEUE,
+                    destination="prices",
+                    message_ids=[message_id],
+                    role=Role.SYPHON,
+                )
             )
             for name in receipts:
                 Story(writer).received(message_id, f"prices/Subscriptions/{name}")
-        writer.record(Operation.SEND, "contoso", "prices", message_id="directly sent", route=Route.PRIMARY)
+        writer.record(
+            CompletedOperation(Operation.SEND, "contoso", "prices", message_ids=["directly sent"], route=Route.PRIMARY)
+        )
         Story(writer).received("directly sent", "prices/subscriptions/europe")
         Story(writer).received("nobody told of", "prices/subscriptions/europe")
     lines = read_lines(spark, sorted(tmp_path.iterdir()))

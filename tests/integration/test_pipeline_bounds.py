@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pairbus.ledger import LedgerLimits, LedgerWriter, Operation, Route, closed_files
+from pairbus.ledger import CompletedOperation, LedgerLimits, LedgerWriter, Operation, Route, closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
 from pairbus.pipeline.report import report
@@ -46,11 +46,11 @@ def test_quarantine_is_compacted_and_files_that_came_back_are_not_read_again(
 def test_what_was_dropped_after_a_build_had_read_it_is_not_missing(spark: SparkSession, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     with LedgerWriter(ledger) as writer:
-        writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b", "c"], route=Route.PRIMARY)
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["a", "b", "c"], route=Route.PRIMARY))
     (old,) = closed_files(ledger)
     build(spark, ledger, tmp_path / "early")
     with LedgerWriter(ledger, limits=LedgerLimits(folder_bytes=old.stat().st_size + 10, drop_oldest=True)) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="d", route=Route.PRIMARY)
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["d"], route=Route.PRIMARY))
     assert not old.exists()
     for tables, accepted, unrecorded in (("early", 4, 0), ("late", 1, 3)):
         build(spark, ledger, tmp_path / tables)

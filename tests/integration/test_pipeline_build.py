@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from pyspark.sql import SparkSession
 
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route, closed_files
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route, closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.audit import KEY, Look
 from pairbus.pipeline.build import build, unknown_names
@@ -51,63 +51,81 @@ class Drill:
     def send(self, writer: LedgerWriter, *ids: str, outcome: Outcome = Outcome.OK, size: int = 1000) -> None:
         for message_id in ids:
             writer.record(
-                Operation.SEND,
-                "contoso",
-                "orders",
-                message_id=message_id,
-                size=size,
-                route=Route.PRIMARY,
-                outcome=outcome,
-                at_us=self.at_us,
+                CompletedOperation(
+                    Operation.SEND,
+                    "contoso",
+                    "orders",
+                    message_ids=[message_id],
+                    sizes=[size],
+                    route=Route.PRIMARY,
+                    outcome=outcome,
+                    at_us=self.at_us,
+                )
             )
 
     def divert(self, writer: LedgerWriter, episode: str, *ids: str, size: int = 1000) -> None:
         for message_id in ids:
             writer.record(
-                Operation.DIVERT,
-                "fabrikam",
-                QUEUE,
-                destination="orders",
-                message_id=message_id,
-                size=size,
-                route=Route.BACKLOG,
-                episode=episode,
-                at_us=self.at_us,
+                CompletedOperation(
+                    Operation.DIVERT,
+                    "fabrikam",
+                    QUEUE,
+                    destination="orders",
+                    message_ids=[message_id],
+                    sizes=[size],
+                    route=Route.BACKLOG,
+                    episode=episode,
+                    at_us=self.at_us,
+                )
             )
 
     def ping(self, writer: LedgerWriter, episode: str, outcome: Outcome) -> None:
         writer.record(
-            Operation.PING, "contoso", "orders", route=Route.PRIMARY, outcome=outcome, episode=episode, at_us=self.at_us
+            CompletedOperation(
+                Operation.PING,
+                "contoso",
+                "orders",
+                route=Route.PRIMARY,
+                outcome=outcome,
+                episode=episode,
+                at_us=self.at_us,
+            )
         )
 
     def change(self, writer: LedgerWriter, episode: str, before: str, after: str, cause: str) -> None:
         writer.record(
-            Operation.TRANSITION,
-            "contoso",
-            "orders",
-            state_from=before,
-            state_to=after,
-            cause=cause,
-            episode=episode,
-            at_us=self.at_us,
+            CompletedOperation(
+                Operation.TRANSITION,
+                "contoso",
+                "orders",
+                state_from=before,
+                state_to=after,
+                cause=cause,
+                episode=episode,
+                at_us=self.at_us,
+            )
         )
 
     def syphon(self, writer: LedgerWriter, *ids: str, size: int = 1000) -> None:
         for message_id in ids:
-            common: dict[str, Any] = {"message_id": message_id, "size": size, "at_us": self.at_us}
-            writer.record(Operation.RECEIVE, "fabrikam", QUEUE, destination="orders", **common)
-            writer.record(Operation.RESTORE, "contoso", "orders", source=QUEUE, route=Route.SYPHON, **common)
-            writer.record(Operation.COMPLETE, "fabrikam", QUEUE, destination="orders", **common)
+            common: dict[str, Any] = {"message_ids": [message_id], "sizes": [size], "at_us": self.at_us}
+            writer.record(CompletedOperation(Operation.RECEIVE, "fabrikam", QUEUE, destination="orders", **common))
+            writer.record(
+                CompletedOperation(Operation.RESTORE, "contoso", "orders", source=QUEUE, route=Route.SYPHON, **common)
+            )
+            writer.record(CompletedOperation(Operation.COMPLETE, "fabrikam", QUEUE, destination="orders", **common))
 
     def idle(self, writer: LedgerWriter, times: int) -> None:
         for _ in range(times):
-            writer.record(Operation.RECEIVE, "fabrikam", QUEUE, outcome=Outcome.EMPTY, at_us=self.at_us)
+            writer.record(
+                CompletedOperation(Operation.RECEIVE, "fabrikam", QUEUE, outcome=Outcome.EMPTY, at_us=self.at_us)
+            )
 
     def receive(self, writer: LedgerWriter, *ids: str, size: int = 1000) -> None:
         for message_id in ids:
-            common: dict[str, Any] = {"message_id": message_id, "size": size, "at_us": self.at_us}
-            writer.record(Operation.RECEIVE, "contoso", "orders", **common)
-            writer.record(Operation.COMPLETE, "contoso", "orders", **common)
+            common: dict[str, Any] = {"message_ids": [message_id], "sizes": [size], "at_us": self.at_us}
+            writer.record(CompletedOperation(Operation.RECEIVE, "contoso", "orders", **common))
+            writer.record(CompletedOperation(Operation.COMPLETE, "contoso", "orders", **common))
 
 
 def write_drill(folder: Path) -> None:
@@ -117,7 +135,7 @@ def write_drill(folder: Path) -> None:
         drill.send(client, *(f"d{i}" for i in range(10)))
         drill.receive(receiver, *(f"d{i}" for i in range(10)))
     with drill.file(Role.CLIENT) as client:
-        client.record(Operation.CREATE, "fabrikam", QUEUE, at_us=drill.at_us)
+        client.record(CompletedOperation(Operation.CREATE, "fabrikam", QUEUE, at_us=drill.at_us))
         drill.wait(minutes=1)
         drill.change(client, "e1", "healthy", "suspect", "ServiceBusConnectionError")
         drill.send(client, "refused", outcome=Outcome.FAILED)
@@ -139,15 +157,21 @@ def write_drill(folder: Path) -> None:
         drill.syphon(syphon, "b3", "b3")  # a crash between sending and completing
         drill.syphon(syphon, "big", size=70_000)
         syphon.record(
-            Operation.DEAD_LETTER,
-            "fabrikam",
-            QUEUE,
-            destination="orders",
-            message_id="dead",
-            cause="no such entity",
-            at_us=drill.at_us,
+            CompletedOperation(
+                Operation.DEAD_LETTER,
+                "fabrikam",
+                QUEUE,
+                destination="orders",
+                message_ids=["dead"],
+                cause="no such entity",
+                at_us=drill.at_us,
+            )
         )
-        syphon.record(Operation.COMPLETE, "fabrikam", QUEUE, destination="orders", message_id="lost", at_us=drill.at_us)
+        syphon.record(
+            CompletedOperation(
+                Operation.COMPLETE, "fabrikam", QUEUE, destination="orders", message_ids=["lost"], at_us=drill.at_us
+            )
+        )
     with drill.file(Role.RECEIVER) as receiver:
         drill.receive(receiver, "doubt", "doubt", "b1", "b2", "b3", "b3")
         drill.receive(receiver, "big", size=70_000)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli.__main__ import run
-from pairbus.ledger import LedgerWriter, Operation, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Route
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.store import TableStore
 from pairbus.testing import EmbeddedNamespace
@@ -27,9 +27,15 @@ def pairbus(*words: str) -> subprocess.CompletedProcess[str]:
 
 def write_ledger(folder: Path) -> None:
     with LedgerWriter(folder) as writer:
-        writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"], route=Route.PRIMARY)
-        writer.record(Operation.DIVERT, "fabrikam", QUEUE, message_id="gone", destination="orders", route=Route.BACKLOG)
-        writer.record(Operation.COMPLETE, "fabrikam", QUEUE, message_id="gone", destination="orders")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["a", "b"], route=Route.PRIMARY))
+        writer.record(
+            CompletedOperation(
+                Operation.DIVERT, "fabrikam", QUEUE, message_ids=["gone"], destination="orders", route=Route.BACKLOG
+            )
+        )
+        writer.record(
+            CompletedOperation(Operation.COMPLETE, "fabrikam", QUEUE, message_ids=["gone"], destination="orders")
+        )
 
 
 def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(tmp_path: Path) -> None:
@@ -49,7 +55,11 @@ def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(tmp_path: Pa
 
 def test_a_look_into_a_local_namespace_takes_its_certificate_along(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path / "ledger") as writer:
-        writer.record(Operation.DIVERT, "fabrikam", QUEUE, message_id="m", destination="orders", route=Route.BACKLOG)
+        writer.record(
+            CompletedOperation(
+                Operation.DIVERT, "fabrikam", QUEUE, message_ids=["m"], destination="orders", route=Route.BACKLOG
+            )
+        )
     with EmbeddedNamespace("fabrikam", data=tmp_path / "fabrikam", process=True) as standby:
         with standby.admin() as admin:
             admin.create_queue(QUEUE)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from pairbus.ledger import LedgerWriter, Operation, Role, Route, closed_files
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Role, Route, closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import BuildResult, build
 from pairbus.pipeline.gold import Pricing
@@ -27,14 +27,22 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 def write_ledger(folder: Path) -> list[Path]:
     """Two messages through a backlog, one of them waits, and three directly; a client's file and a syphon's."""
     with LedgerWriter(folder) as client:
-        client.record_batch(Operation.SEND, "contoso", "orders", ["a", "b", "c"], route=Route.PRIMARY)
-        client.record_batch(
-            Operation.DIVERT, "fabrikam", QUEUE, ["d", "e"], destination="orders", route=Route.BACKLOG, episode="e1"
+        client.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["a", "b", "c"], route=Route.PRIMARY))
+        client.record(
+            CompletedOperation(
+                Operation.DIVERT, "fabrikam", QUEUE, ["d", "e"], destination="orders", route=Route.BACKLOG, episode="e1"
+            )
         )
     with LedgerWriter(folder, role=Role.SYPHON) as syphon:
-        syphon.record(Operation.RECEIVE, "fabrikam", QUEUE, message_id="d", destination="orders")
-        syphon.record(Operation.RESTORE, "contoso", "orders", message_id="d", source=QUEUE, route=Route.SYPHON)
-        syphon.record(Operation.COMPLETE, "fabrikam", QUEUE, message_id="d", destination="orders")
+        syphon.record(CompletedOperation(Operation.RECEIVE, "fabrikam", QUEUE, message_ids=["d"], destination="orders"))
+        syphon.record(
+            CompletedOperation(
+                Operation.RESTORE, "contoso", "orders", message_ids=["d"], source=QUEUE, route=Route.SYPHON
+            )
+        )
+        syphon.record(
+            CompletedOperation(Operation.COMPLETE, "fabrikam", QUEUE, message_ids=["d"], destination="orders")
+        )
     return closed_files(folder)
 
 

@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from pyspark.sql import DataFrame, SparkSession
 
 from pairbus import EntityState, SendAvailabilityPairedNamespaceOptions, pair_namespace
-from pairbus.ledger import LedgerWriter, Operation, Role, closed_files, open_files
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Role, closed_files, open_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
 from pairbus.pipeline.page import verdict
@@ -74,7 +74,9 @@ def receive_everything(primary: EmbeddedNamespace, ledger: Path, expected: int) 
                 receiver.complete_message(message)
                 found[str(message.message_id)] += 1
                 for operation in (Operation.RECEIVE, Operation.COMPLETE):
-                    writer.record(operation, primary.name, QUEUE, message_id=str(message.message_id))
+                    writer.record(
+                        CompletedOperation(operation, primary.name, QUEUE, message_ids=[str(message.message_id)])
+                    )
     return found
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pairbus.ledger import LedgerWriter, Operation, Role, Route, closed_files
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Role, Route, closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
 from pairbus.pipeline.store import TableStore
@@ -88,16 +88,22 @@ def write_ledger(folder: Path, name: str) -> None:
     earlier = set(closed_files(folder))
     with LedgerWriter(folder, role=Role.CLIENT) as writer:
         ids = [f"{name}-{i}" for i in range(100)]
-        writer.record_batch(Operation.SEND, "contoso", "orders", ids, route=Route.PRIMARY)
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ids, route=Route.PRIMARY))
         backlog = [f"{name}-b{i}" for i in range(50)]
-        writer.record_batch(
-            Operation.DIVERT, "fabrikam", QUEUE, backlog, destination="orders", route=Route.BACKLOG, episode=name
+        writer.record(
+            CompletedOperation(
+                Operation.DIVERT, "fabrikam", QUEUE, backlog, destination="orders", route=Route.BACKLOG, episode=name
+            )
         )
         writer.record(
-            Operation.TRANSITION, "contoso", "orders", state_from="healthy", state_to="failed over", episode=name
+            CompletedOperation(
+                Operation.TRANSITION, "contoso", "orders", state_from="healthy", state_to="failed over", episode=name
+            )
         )
-        writer.record_batch(
-            Operation.RESTORE, "contoso", "orders", backlog[:40], source=QUEUE, route=Route.SYPHON, role=Role.SYPHON
+        writer.record(
+            CompletedOperation(
+                Operation.RESTORE, "contoso", "orders", backlog[:40], source=QUEUE, route=Route.SYPHON, role=Role.SYPHON
+            )
         )
     # Under two names: a build writes silver again, without the copies.
     (written,) = set(closed_files(folder)) - earlier

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Role
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
 from pairbus.pipeline.store import TableStore
@@ -22,11 +22,15 @@ def test_looks_have_a_cause_and_empty_ones_are_billed_beside_a_namespaces_own_le
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with LedgerWriter(tmp_path / "ledger", role=Role.SYPHON) as syphon:
-        syphon.record(Operation.PEEK, "fabrikam", QUEUE, message_id="m", size=70_000, at_us=AT)
-        syphon.record(Operation.PEEK, "fabrikam", QUEUE, outcome=Outcome.EMPTY, at_us=AT)
-        syphon.record(Operation.PEEK, "fabrikam", "inbox", message_id="m", at_us=AT)
+        syphon.record(
+            CompletedOperation(Operation.PEEK, "fabrikam", QUEUE, message_ids=["m"], sizes=[70_000], at_us=AT)
+        )
+        syphon.record(CompletedOperation(Operation.PEEK, "fabrikam", QUEUE, outcome=Outcome.EMPTY, at_us=AT))
+        syphon.record(CompletedOperation(Operation.PEEK, "fabrikam", "inbox", message_ids=["m"], at_us=AT))
     with LedgerWriter(tmp_path / "ledger", role=Role.NAMESPACE) as namespace:
-        namespace.record(Operation.PEEK, "fabrikam", QUEUE, message_id="m", size=70_000, at_us=AT)
+        namespace.record(
+            CompletedOperation(Operation.PEEK, "fabrikam", QUEUE, message_ids=["m"], sizes=[70_000], at_us=AT)
+        )
     store = TableStore(tmp_path / "tables")
     build(spark, tmp_path / "ledger", store.folder)
     daily = store.read_table(spark, schemas.OPERATIONS_DAILY.schema, "operations_daily", store.manifest())

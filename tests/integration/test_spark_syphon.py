@@ -22,7 +22,7 @@ from tests.support.ledgers import records_in
 from tests.support.raw import raw_message
 
 from pairbus import envelope
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Route
 from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon
@@ -147,13 +147,15 @@ def workers() -> list[psutil.Process]:
 def note_as_diverted(ledger: Path, number: int, count: int) -> None:
     """What a paired client records of the messages that `fill` makes."""
     with LedgerWriter(ledger) as writer:
-        writer.record_batch(
-            Operation.DIVERT,
-            "standby",
-            backlog_path("contoso", number),
-            [f"{number}-orders-{index}" for index in range(count)],
-            route=Route.BACKLOG,
-            destination="orders",
+        writer.record(
+            CompletedOperation(
+                Operation.DIVERT,
+                "standby",
+                backlog_path("contoso", number),
+                [f"{number}-orders-{index}" for index in range(count)],
+                route=Route.BACKLOG,
+                destination="orders",
+            )
         )
 
 

@@ -28,7 +28,7 @@ from pairbus.dashboard.reading import Process, Sighting, look
 from pairbus.dashboard.ribbons import Witness, ribbon
 from pairbus.dashboard.tallies import Tallies, Tally, put_in_at
 from pairbus.dashboard.view import Depth, Known, view
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.folder import OwnFolder, open_state_folder
 from pairbus.publishing.history import BUCKET_SECONDS
@@ -409,15 +409,27 @@ def test_a_ledger_is_read_once_as_it_grows_and_when_it_is_published(tmp_path: Pa
     today = day * DAY_SECONDS * 1_000_000
     tail = LedgerTail(tmp_path)
     with LedgerWriter(tmp_path) as writer:
-        writer.record_batch(Operation.SEND, "contoso", "orders", ["1", "2"], route=Route.PRIMARY, at_us=today)
-        writer.record(Operation.TRANSITION, "contoso", "orders", at_us=today)
-        writer.record(Operation.SEND, "contoso", "orders", at_us=(day - 1) * DAY_SECONDS * 1_000_000)
+        writer.record(
+            CompletedOperation(Operation.SEND, "contoso", "orders", ["1", "2"], route=Route.PRIMARY, at_us=today)
+        )
+        writer.record(CompletedOperation(Operation.TRANSITION, "contoso", "orders", at_us=today))
+        writer.record(
+            CompletedOperation(Operation.SEND, "contoso", "orders", at_us=(day - 1) * DAY_SECONDS * 1_000_000)
+        )
         assert writer.flush()
         assert tail.read_on(day)
         assert tail.read_on(day)
         queue = "contoso/x-servicebus-transfer/0"
         writer.record(
-            Operation.DIVERT, "standby", queue, size=70_000, destination="orders", route=Route.BACKLOG, at_us=today
+            CompletedOperation(
+                Operation.DIVERT,
+                "standby",
+                queue,
+                sizes=[70_000],
+                destination="orders",
+                route=Route.BACKLOG,
+                at_us=today,
+            )
         )
     assert tail.read_on(day)
     expected = [
@@ -435,7 +447,11 @@ def test_a_ledger_that_is_not_read_to_its_end_or_not_readable_is_said(
     day = int(time.time()) // DAY_SECONDS
     with LedgerWriter(tmp_path) as writer:
         for _ in range(20):
-            writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY, at_us=day * DAY_SECONDS * 1_000_000)
+            writer.record(
+                CompletedOperation(
+                    Operation.SEND, "contoso", "orders", route=Route.PRIMARY, at_us=day * DAY_SECONDS * 1_000_000
+                )
+            )
     (tmp_path / "a-folder.jsonl").mkdir()  # cannot be read as a file, whoever one is
     (tmp_path / "garbage.jsonl").write_text("no record\n")
     tail = LedgerTail(tmp_path)
@@ -461,10 +477,10 @@ def test_a_namespace_that_counted_itself_is_billed_by_its_own_records(tmp_path: 
     day = int(time.time()) // DAY_SECONDS
     today = day * DAY_SECONDS * 1_000_000
     with LedgerWriter(tmp_path) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", route=Route.PRIMARY, at_us=today)
-        writer.record(Operation.SEND, "contoso", "orders", role=Role.NAMESPACE, at_us=today)
-        writer.record(Operation.RECEIVE, "contoso", "orders", role=Role.NAMESPACE, at_us=today)
-        writer.record(Operation.PING, "fabrikam", "orders", route=Route.PRIMARY, at_us=today)
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", route=Route.PRIMARY, at_us=today))
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", role=Role.NAMESPACE, at_us=today))
+        writer.record(CompletedOperation(Operation.RECEIVE, "contoso", "orders", role=Role.NAMESPACE, at_us=today))
+        writer.record(CompletedOperation(Operation.PING, "fabrikam", "orders", route=Route.PRIMARY, at_us=today))
     tail = LedgerTail(tmp_path)
     assert tail.read_on(day)
     assert sorted((one.namespace, one.operation.value) for one in tail.billed()) == [

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import msgspec
 import pytest
 
 from pairbus.ledger import (
+    CompletedOperation,
     LedgerLimits,
     LedgerWriter,
     Operation,
@@ -64,24 +65,26 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 def test_a_record_keeps_every_field(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path) as writer:
         writer.record(
-            Operation.DIVERT,
-            "fabrikam",
-            "contoso/x-servicebus-transfer/3",
-            outcome=Outcome.UNKNOWN,
-            message_id="m-1",
-            size=70_000,
-            latency_us=1234,
-            route=Route.BACKLOG,
-            destination="orders",
-            source="there",
-            error="OperationTimeoutError",
-            episode="e-1",
-            billed=2,
-            state_from="healthy",
-            state_to="suspect",
-            cause="timeout",
-            role=Role.SYPHON,
-            at_us=1_700_000_000_000_000,
+            CompletedOperation(
+                Operation.DIVERT,
+                "fabrikam",
+                "contoso/x-servicebus-transfer/3",
+                outcome=Outcome.UNKNOWN,
+                message_ids=["m-1"],
+                sizes=[70_000],
+                latency_us=1234,
+                route=Route.BACKLOG,
+                destination="orders",
+                source="there",
+                error="OperationTimeoutError",
+                episode="e-1",
+                billed=2,
+                state_from="healthy",
+                state_to="suspect",
+                cause="timeout",
+                role=Role.SYPHON,
+                at_us=1_700_000_000_000_000,
+            )
         )
     (record,) = operations(tmp_path)
     assert record == Record(
@@ -111,8 +114,10 @@ def test_a_record_keeps_every_field(tmp_path: Path) -> None:
 
 def test_a_batch_is_one_record_for_each_message(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path) as writer:
-        writer.record_batch(Operation.SEND, "contoso", "orders", ["a", None, "c"], sizes=[1, 2, 3], latency_us=9)
-        writer.record_batch(Operation.SEND, "contoso", "orders", [])
+        writer.record(
+            CompletedOperation(Operation.SEND, "contoso", "orders", ["a", None, "c"], sizes=[1, 2, 3], latency_us=9)
+        )
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", []))
     records = operations(tmp_path)
     assert [(r.message_id, r.bytes, r.latency_us) for r in records] == [
         ("a", 1, 9),
@@ -124,13 +129,13 @@ def test_a_batch_is_one_record_for_each_message(tmp_path: Path) -> None:
 
 def test_a_batch_with_another_number_of_sizes_is_refused(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path) as writer, pytest.raises(ValueError, match="2 message ids and 1 sizes"):
-        writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"], sizes=[1])
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["a", "b"], sizes=[1]))
 
 
 def test_a_closed_ledger_has_first_and_last_words_and_no_thread(tmp_path: Path) -> None:
     before = threading.active_count()
     writer = LedgerWriter(tmp_path)
-    writer.record(Operation.SEND, "contoso", "orders")
+    writer.record(CompletedOperation(Operation.SEND, "contoso", "orders"))
     writer.close()
     writer.close()
     words = [record.operation for record in read_folder(tmp_path)]
@@ -147,8 +152,8 @@ def test_a_writer_that_recorded_nothing_leaves_nothing(tmp_path: Path) -> None:
 def test_recording_after_close_is_counted_and_harmless(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path)
     writer.close()
-    writer.record(Operation.SEND, "contoso", "orders")
-    writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"])
+    writer.record(CompletedOperation(Operation.SEND, "contoso", "orders"))
+    writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["a", "b"]))
     assert writer.unrecorded == 3
 
 
@@ -157,7 +162,7 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
 
         def work(worker: int) -> None:
             for i in range(500):
-                writer.record(Operation.SEND, "contoso", "orders", message_id=f"{worker}-{i}")
+                writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=[f"{worker}-{i}"]))
 
         threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
         for thread in threads:
@@ -172,7 +177,7 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
 
 def test_flush_makes_records_readable_before_the_file_is_published(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path, limits=LedgerLimits(flush_seconds=3600)) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="now")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["now"]))
         assert writer.flush()
         (path,) = open_files(tmp_path)
         assert read(path)[-1].message_id == "now"
@@ -180,7 +185,7 @@ def test_flush_makes_records_readable_before_the_file_is_published(tmp_path: Pat
 
 def test_a_file_is_published_when_its_time_is_over(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path, limits=LedgerLimits(roll_seconds=0.01, flush_seconds=0.001)) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="first")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["first"]))
         wait_until(lambda: len(closed_files(tmp_path)) == 1)
         assert [r.message_id for r in operations(tmp_path)] == ["first"]
 
@@ -188,8 +193,8 @@ def test_a_file_is_published_when_its_time_is_over(tmp_path: Path) -> None:
 def test_salted_ids_match_each_other_and_hide_the_id(tmp_path: Path) -> None:
     for folder, salt in (("a", b"12345678"), ("b", b"12345678"), ("c", b"another-salt")):
         with LedgerWriter(tmp_path / folder, id_salt=salt) as writer:
-            writer.record(Operation.SEND, "contoso", "orders", message_id="secret-order")
-            writer.record(Operation.PING, "contoso", "orders")
+            writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["secret-order"]))
+            writer.record(CompletedOperation(Operation.PING, "contoso", "orders"))
     (a, ping), (b, _), (c, _) = (operations(tmp_path / folder) for folder in "abc")
     assert a.message_id == b.message_id != c.message_id
     assert a.id_hashed
@@ -207,7 +212,7 @@ def test_the_salt_may_be_in_the_environment(tmp_path: Path, monkeypatch: pytest.
     """So that clients, syphons on either engine and namespaces, which make their writers themselves, have the same."""
     monkeypatch.setenv("PAIRBUS_ID_SALT", "0123456789abcdef")
     with LedgerWriter(tmp_path) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="m")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["m"]))
     (record,) = operations(tmp_path)
     assert (record.message_id, record.id_hashed) == (hashed_id("m", b"0123456789abcdef"), True)
     monkeypatch.setenv("PAIRBUS_ID_SALT", "short")
@@ -243,10 +248,10 @@ def test_a_full_disk_stops_nobody_and_is_counted(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
     limits = LedgerLimits(flush_seconds=0.001, pending_records=50)
     with LedgerWriter(tmp_path, limits=limits) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="first")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["first"]))
         wait_until(lambda: disk.refused > 0)
         for i in range(200):
-            writer.record(Operation.SEND, "contoso", "orders", message_id=str(i))
+            writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=[str(i)]))
         lost = writer.unrecorded
         assert lost >= 150
         for path in open_files(tmp_path):
@@ -268,11 +273,11 @@ def test_the_messages_of_a_waiting_batch_count_against_the_limit(
     monkeypatch.setattr(os, "write", disk)
     monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
     with LedgerWriter(tmp_path, limits=LedgerLimits(flush_seconds=0.001, pending_records=50)) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="first")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["first"]))
         wait_until(lambda: disk.refused > 0)
-        writer.record_batch(Operation.SEND, "contoso", "orders", [str(number) for number in range(50)])
-        writer.record(Operation.SEND, "contoso", "orders", message_id="one more")
-        writer.record_batch(Operation.SEND, "contoso", "orders", ["two", "more"])
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", [str(number) for number in range(50)]))
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["one more"]))
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["two", "more"]))
         assert writer.unrecorded == 3
         disk.room = 1_000_000
     written = [r.message_id for r in read_folder(tmp_path) if r.operation is Operation.SEND]
@@ -284,8 +289,8 @@ def test_a_disk_that_stays_full_does_not_keep_close_waiting(
 ) -> None:
     monkeypatch.setattr(os, "write", FullDisk(room=0))
     writer = LedgerWriter(tmp_path)
-    writer.record(Operation.SEND, "contoso", "orders")
-    writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"])
+    writer.record(CompletedOperation(Operation.SEND, "contoso", "orders"))
+    writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["a", "b"]))
     writer.close()
     assert writer.unrecorded == 3
     assert "closed without 3 operations" in caplog.text
@@ -335,9 +340,9 @@ def test_a_publication_refused_once_is_made_up_for(
 ) -> None:
     disk = RefusedStep(step, 1, monkeypatch)
     with LedgerWriter(tmp_path, limits=limits) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["before"]))
         wait_until(lambda: disk.refused == 1)
-        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["after"]))
         assert writer.flush()
         wait_until(lambda: [r.message_id for r in operations(tmp_path)] == ["before", "after"])
     assert [r.operation for r in read_folder(tmp_path) if r.operation is Operation.GAP] == []
@@ -353,7 +358,7 @@ def test_a_publication_refused_for_ever_stops_neither_recording_nor_close(
         disk = RefusedStep(step, float("inf"), patched)
         writer = LedgerWriter(tmp_path, limits=BY_TIME)
         for n in range(3):
-            writer.record(Operation.SEND, "contoso", "orders", message_id=f"{n}")
+            writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=[f"{n}"]))
             assert writer.flush()
             wait_until(partial(disk.has_refused, n + 1))
         writer.close()
@@ -369,9 +374,9 @@ def test_a_file_that_cannot_be_published_does_not_outgrow_its_limit(
     before = threading.active_count()
     disk = RefusedStep("file", float("inf"), monkeypatch)
     writer = LedgerWriter(tmp_path, limits=BY_SIZE)
-    writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+    writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["before"]))
     wait_until(lambda: disk.refused > 0)
-    writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"])
+    writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["a", "b"]))
     assert not writer.flush(timeout=0.05)
     writer.close()
     assert threading.active_count() == before
@@ -383,12 +388,12 @@ def test_a_file_that_cannot_be_published_does_not_outgrow_its_limit(
 def test_a_file_deleted_while_it_was_written_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "ledger"
     with LedgerWriter(folder, limits=BY_TIME_SLOWLY) as writer:
-        writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b"])
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["a", "b"]))
         assert writer.flush()
         shutil.rmtree(folder)
         folder.mkdir()
         wait_until(lambda: "was deleted" in caplog.text)
-        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["after"]))
         assert writer.flush()
     assert [r.message_id for r in operations(folder)] == ["after"]
     assert [(r.count, r.cause) for r in read_folder(folder) if r.operation is Operation.GAP] == [(2, "refused")]
@@ -398,12 +403,12 @@ def test_a_file_moved_while_it_was_written_keeps_its_records(tmp_path: Path, cap
     folder, elsewhere = tmp_path / "ledger", tmp_path / "elsewhere"
     elsewhere.mkdir()
     with LedgerWriter(folder, limits=BY_TIME_SLOWLY) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["before"]))
         assert writer.flush()
         (path,) = open_files(folder)
         path.rename(elsewhere / path.name)
         wait_until(lambda: "was moved" in caplog.text)
-        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["after"]))
     assert [r.message_id for r in operations(folder)] == ["after"]
     (path,) = publish_orphans(elsewhere)
     assert [r.message_id for r in read(path)] == [None, "before"]
@@ -423,9 +428,9 @@ def test_the_thread_survives_what_nobody_thought_of(
     monkeypatch.setattr(os, "fsync", surprise)
     monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
     with LedgerWriter(tmp_path, limits=BY_TIME) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["before"]))
         wait_until(lambda: "nobody thought of" in caplog.text)
-        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["after"]))
         assert writer.flush()
     assert [r.message_id for r in operations(tmp_path)] == ["before", "after"]
 
@@ -434,10 +439,10 @@ def test_the_thread_survives_what_nobody_thought_of(
 @pytest.mark.parametrize("strange", ["\ud800", 5, UUID(int=7), b"\x01\xff"], ids=repr)
 def test_an_id_that_is_no_text_is_recorded_as_text(tmp_path: Path, salt: bytes | None, strange: Any) -> None:
     with LedgerWriter(tmp_path, id_salt=salt) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
-        writer.record(Operation.SEND, "contoso", "orders", message_id=strange)
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["before"]))
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=[strange]))
         assert writer.flush()
-        writer.record_batch(Operation.SEND, "contoso", "orders", [strange, "after"])
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", [strange, "after"]))
     ids = [r.message_id for r in operations(tmp_path)]
     assert len(ids) == 4
     assert ids[1] == ids[2]
@@ -451,10 +456,10 @@ def test_a_record_that_cannot_be_written_down_is_counted_alone(
 ) -> None:
     impossible: Any = object()
     with LedgerWriter(tmp_path) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="before")
-        writer.record(Operation.SEND, "contoso", "orders", size=impossible)
-        writer.record(Operation.SEND, "contoso", impossible)
-        writer.record(Operation.SEND, "contoso", "orders", message_id="after")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["before"]))
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", sizes=[impossible]))
+        writer.record(CompletedOperation(Operation.SEND, "contoso", impossible))
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["after"]))
         assert writer.flush()
     records = read_folder(tmp_path)
     assert [r.message_id for r in records if r.operation is Operation.SEND] == ["before", "after"]
@@ -465,18 +470,18 @@ def test_a_record_that_cannot_be_written_down_is_counted_alone(
 def test_the_folder_keeps_its_limit_and_old_files_stay(tmp_path: Path) -> None:
     (tmp_path / "old.000001.jsonl").write_bytes(b"x" * 5000)
     with LedgerWriter(tmp_path, limits=LedgerLimits(folder_bytes=5000)) as writer:
-        writer.record(Operation.SEND, "contoso", "orders")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders"))
         assert not writer.flush(timeout=0.05)
     assert [p.name for p in tmp_path.iterdir()] == ["old.000001.jsonl"]
 
 
 def test_oldest_files_are_dropped_only_when_told_so_and_counted(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path) as writer:
-        writer.record_batch(Operation.SEND, "contoso", "orders", [str(i) for i in range(20)])
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", [str(i) for i in range(20)]))
     (old,) = closed_files(tmp_path)
     limits = LedgerLimits(folder_bytes=old.stat().st_size + 10, drop_oldest=True)
     with LedgerWriter(tmp_path, limits=limits) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="new")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["new"]))
     assert not old.exists()
     records = read_folder(tmp_path)
     gaps = [(r.count, r.cause, r.entity) for r in records if r.operation is Operation.GAP]
@@ -487,9 +492,9 @@ def test_oldest_files_are_dropped_only_when_told_so_and_counted(tmp_path: Path) 
 def test_what_a_killed_process_wrote_is_published_by_the_next_one(tmp_path: Path) -> None:
     program = """
         import sys, time
-        from pairbus.ledger import LedgerWriter, Operation
+        from pairbus.ledger import CompletedOperation, LedgerWriter, Operation
         writer = LedgerWriter(sys.argv[1])
-        writer.record(Operation.SEND, "contoso", "orders", message_id="kept")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["kept"]))
         assert writer.flush()
         print("ready", flush=True)
         time.sleep(60)
@@ -523,7 +528,7 @@ def test_a_file_that_cannot_be_published_is_passed_over(
 
     monkeypatch.setattr(os, "open", forbid)
     with LedgerWriter(tmp_path) as writer:
-        writer.record(Operation.SEND, "contoso", "orders", message_id="kept")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["kept"]))
     assert [r.message_id for r in operations(tmp_path)] == ["kept"]
     assert [path.name for path in open_files(tmp_path)] == ["b.000001.jsonl.open"]
     assert "b.000001.jsonl.open of a process that died stays open: Permission denied" in caplog.text
@@ -541,8 +546,8 @@ def test_a_file_that_never_got_its_name_is_removed_unless_its_owner_lives(tmp_pa
 def test_exit_without_close_publishes(tmp_path: Path) -> None:
     program = """
         import sys
-        from pairbus.ledger import LedgerWriter, Operation
-        LedgerWriter(sys.argv[1]).record(Operation.SEND, "contoso", "orders", message_id="kept")
+        from pairbus.ledger import CompletedOperation, LedgerWriter, Operation
+        LedgerWriter(sys.argv[1]).record(CompletedOperation(Operation.SEND, "contoso", "orders", ["kept"]))
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], check=True)
     words = [record.operation for record in read_folder(tmp_path)]
@@ -552,16 +557,16 @@ def test_exit_without_close_publishes(tmp_path: Path) -> None:
 def test_a_forked_child_records_under_its_own_name(tmp_path: Path) -> None:
     program = """
         import os, sys
-        from pairbus.ledger import LedgerWriter, Operation
+        from pairbus.ledger import CompletedOperation, LedgerWriter, Operation
         writer = LedgerWriter(sys.argv[1])
-        writer.record(Operation.SEND, "contoso", "orders", message_id="parent")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["parent"]))
         child = os.fork()
         if child == 0:
-            writer.record(Operation.SEND, "contoso", "orders", message_id="child")
+            writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["child"]))
             writer.close()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        writer.record(Operation.SEND, "contoso", "orders", message_id="parent")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["parent"]))
         writer.close()
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], check=True, timeout=60)
@@ -597,16 +602,16 @@ import multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor
 writer = None
 def work(_):
-    from pairbus.ledger import LedgerWriter, Operation
+    from pairbus.ledger import CompletedOperation, LedgerWriter, Operation
     own = writer or LedgerWriter(sys.argv[1])
     for n in range(5):
-        own.record(Operation.DIVERT, "fabrikam", "orders", message_id=f"worker {{n}}")
+        own.record(CompletedOperation(Operation.DIVERT, "fabrikam", "orders", [f"worker {{n}}"]))
 if __name__ == "__main__":
     context = multiprocessing.get_context("{method}")
     if "{method}" == "fork":
-        from pairbus.ledger import LedgerWriter, Operation
+        from pairbus.ledger import CompletedOperation, LedgerWriter, Operation
         writer = LedgerWriter(sys.argv[1])
-        writer.record(Operation.SEND, "contoso", "orders", message_id="parent")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ["parent"]))
         writer.flush()
 {textwrap.indent(textwrap.dedent(WORKERS[kind]), "    ")}
 """
@@ -627,7 +632,7 @@ def _process_of(folder: Path, message_id: str) -> str | None:
 def test_ledger_files_are_private(tmp_path: Path) -> None:
     folder = tmp_path / "ledger"
     with LedgerWriter(folder) as writer:
-        writer.record(Operation.SEND, "contoso", "orders")
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders"))
     assert folder.stat().st_mode & 0o077 == 0
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
 
@@ -637,32 +642,24 @@ def test_backlog_queues_are_known_by_their_path() -> None:
     assert not is_backlog_queue("orders")
 
 
-class Interrupted(str):
-    """A role that is looked at while its record is made: in that moment the writer is closed, from begin to end."""
-
-    writer: LedgerWriter
-
-    def __bool__(self) -> bool:
-        self.writer.close()
-        return True
-
-
 @pytest.mark.parametrize("begun", [False, True], ids=["before the first record", "after some"])
-def test_a_record_that_is_made_while_the_writer_closes_is_counted(tmp_path: Path, begun: bool) -> None:
-    for batch in (False, True):
-        folder = tmp_path / str(batch)
-        writer = LedgerWriter(folder)
-        if begun:
-            writer.record(Operation.SEND, "contoso", "orders")
-            assert writer.flush()
-        role: Any = Interrupted("client")
-        role.writer = writer
-        if batch:
-            writer.record_batch(Operation.SEND, "contoso", "orders", ["a", "b", "c"], role=role)
-        else:
-            writer.record(Operation.SEND, "contoso", "orders", role=role)
-        assert len(operations(folder)) == begun
-        assert writer.unrecorded == (3 if batch else 1)
+@pytest.mark.parametrize("ids", [["a"], ["a", "b", "c"]], ids=["one message", "three messages"])
+def test_a_record_that_is_made_while_the_writer_closes_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, ids: list[str]
+) -> None:
+    writer = LedgerWriter(tmp_path)
+    if begun:
+        writer.record(CompletedOperation(Operation.SEND, "contoso", "orders"))
+        assert writer.flush()
+
+    def numbers_of_a_writer_that_closes() -> Iterator[int]:
+        writer.close()
+        yield from range(10, 20)
+
+    monkeypatch.setattr(writer, "_numbers", numbers_of_a_writer_that_closes())
+    writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", ids))
+    assert len(operations(tmp_path)) == begun
+    assert writer.unrecorded == len(ids)
 
 
 def test_a_file_that_is_published_while_others_are_read_is_read_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from pairbus.ledger import Operation, Outcome, Route
+from pairbus.ledger import CompletedOperation, Operation, Outcome, Route
 from pairbus.pairing.publishing import publish
 from pairbus.publishing import Publisher, RequestRefusedError, folder, join
 from pairbus.publishing.flows import DAY_SECONDS
@@ -101,20 +101,28 @@ def request(source: str, action: Action = Action.FAIL_OVER, *, at: float | None 
 # --- counting -------------------------------------------------------------------------------------------------
 
 
+def sent(entity: str, messages: int, outcome: Outcome = Outcome.OK) -> CompletedOperation:
+    return CompletedOperation(
+        Operation.SEND, "contoso", entity, [None] * messages, route=Route.PRIMARY, outcome=outcome
+    )
+
+
 def test_what_is_counted_is_what_the_records_would_add_up_to() -> None:
     tally = Tally()
-    tally.count(Operation.SEND, "contoso", "contoso", "orders", 100, route=Route.PRIMARY)
+    tally.count("contoso", sent("orders", 100))
     tally.count(
-        Operation.DIVERT,
         "contoso",
-        "standby",
-        BACKLOG,
-        2,
-        target="orders",
-        route=Route.BACKLOG,
-        sizes=[65_536, 65_537],
+        CompletedOperation(
+            Operation.DIVERT,
+            "standby",
+            BACKLOG,
+            ["a", "b"],
+            [65_536, 65_537],
+            destination="orders",
+            route=Route.BACKLOG,
+        ),
     )
-    tally.count(Operation.SEND, "contoso", "contoso", "orders", 1, route=Route.PRIMARY, outcome=Outcome.FAILED)
+    tally.count("contoso", sent("orders", 1, Outcome.FAILED))
     found = {
         (one.namespace, one.target, one.operation, one.outcome): (one.operations, one.billed, one.on_backlog)
         for one in tally.rows(int(time.time()) // DAY_SECONDS)
@@ -129,8 +137,12 @@ def test_what_is_counted_is_what_the_records_would_add_up_to() -> None:
 
 def test_a_day_that_is_over_stays_in_the_totals_only() -> None:
     tally = Tally()
-    tally.count(Operation.RESTORE, "contoso", "contoso", "orders", 7, route=Route.SYPHON)
-    tally.count(Operation.COMPLETE, "contoso", "standby", BACKLOG, 7, target="orders", route=Route.SYPHON)
+    ids = [None] * 7
+    tally.count("contoso", CompletedOperation(Operation.RESTORE, "contoso", "orders", ids, route=Route.SYPHON))
+    tally.count(
+        "contoso",
+        CompletedOperation(Operation.COMPLETE, "standby", BACKLOG, ids, destination="orders", route=Route.SYPHON),
+    )
     today = int(time.time()) // DAY_SECONDS
     assert len(tally.rows(today + 1)) == 2
     assert tally.rows(today + 2) == []
@@ -140,7 +152,7 @@ def test_a_day_that_is_over_stays_in_the_totals_only() -> None:
 def test_what_has_too_many_names_is_counted_together() -> None:
     tally = Tally()
     for number in range(MOST_KINDS + 50):
-        tally.count(Operation.SEND, "contoso", "contoso", f"reply-{number}", 1, route=Route.PRIMARY)
+        tally.count("contoso", sent(f"reply-{number}", 1))
     rows = tally.rows(int(time.time()) // DAY_SECONDS)
     assert len(rows) == MOST_KINDS + 1
     assert next(one for one in rows if one.target == OTHERS).operations == 50
@@ -152,7 +164,7 @@ def test_no_count_is_lost_between_threads() -> None:
 
     def work() -> None:
         for _ in range(2_000):
-            tally.count(Operation.SEND, "contoso", "contoso", "orders", 1, route=Route.PRIMARY)
+            tally.count("contoso", sent("orders", 1))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.ledger import Operation, closed_files, open_files
+from pairbus.ledger import CompletedOperation, Operation, closed_files, open_files
 from pairbus.pipeline.outcome_rows import DriversLedger, FileRow, Journal, RecordsError, journal_folder, left_behind
 
 
@@ -22,7 +22,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(journal: Journal, *ids: str) -> None:
-    journal.writer.record_batch(Operation.RESTORE, "contoso", "orders", ids)
+    journal.writer.record(CompletedOperation(Operation.RESTORE, "contoso", "orders", ids))
 
 
 def lines(ledger: DriversLedger) -> int:
@@ -32,10 +32,10 @@ def lines(ledger: DriversLedger) -> int:
 
 DYING_TASK = """
 import os, signal
-from pairbus.ledger import Operation
+from pairbus.ledger import CompletedOperation, Operation
 from pairbus.pipeline.outcome_rows import Journal
 journal = Journal("key")
-journal.writer.record_batch(Operation.RESTORE, "contoso", "orders", ["m1", "m2"])
+journal.writer.record(CompletedOperation(Operation.RESTORE, "contoso", "orders", ["m1", "m2"]))
 journal.writer.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -6,7 +6,7 @@ import random
 from decimal import Decimal
 from pathlib import Path
 
-from pairbus.ledger import LedgerWriter, Operation, closed_files
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, closed_files
 from pairbus.pipeline.copies import Numbers, Spans, covered, in_doubt
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.store import Manifest, TableStore
@@ -18,7 +18,7 @@ def name(number: int, process: str = "shop-4711-0badcafe") -> str:
 
 def test_names_are_those_that_a_writer_gives(tmp_path: Path) -> None:
     with LedgerWriter(tmp_path) as writer:
-        writer.record(Operation.PING, "contoso", "orders")
+        writer.record(CompletedOperation(Operation.PING, "contoso", "orders"))
     (path,) = closed_files(tmp_path)
     assert Manifest().with_files({path.name: 7}, present=()).departed == {writer.process: ((1, 1),)}
 

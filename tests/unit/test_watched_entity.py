@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus.failover import EntityState, Event, EventKind, FailoverRules
+from pairbus.ledger import CompletedOperation
 from pairbus.pairing._aio import runtime
 from pairbus.pairing._aio.entity import WatchedEntity
 from pairbus.pairing._aio.link import Link
@@ -152,10 +153,8 @@ def test_pings_come_one_interval_apart_and_the_one_that_heals_is_the_last() -> N
 
 def test_a_ledger_that_fails_does_not_end_the_pings() -> None:
     class Full:
-        def record(self, *_: Any, **__: Any) -> None:
+        def record(self, _: CompletedOperation) -> None:
             raise OSError(28, "No space left on device")
-
-        record_batch = record
 
     async def live() -> EntityState:
         primary = Primary()

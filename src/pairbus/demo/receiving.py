@@ -21,7 +21,7 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.demo.parcels import Destination
-from pairbus.ledger import LedgerWriter, Operation, Outcome
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome
 from pairbus.testing import EmbeddedNamespace
 
 LONGEST_WAIT_SECONDS = 0.5
@@ -82,13 +82,13 @@ class Receivers:
     def _take(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, destination: Destination) -> None:
         message_id, name, path = str(message.message_id), self._namespace.name, destination.path
         self._seen[destination.name][message_id] += 1
-        self._ledger.record(Operation.RECEIVE, name, path, message_id=message_id)
+        self._ledger.record(CompletedOperation(Operation.RECEIVE, name, path, [message_id]))
         outcome = Outcome.UNKNOWN
         try:
             receiver.complete_message(message)
             outcome = Outcome.OK
         finally:
-            self._ledger.record(Operation.COMPLETE, name, path, outcome=outcome, message_id=message_id)
+            self._ledger.record(CompletedOperation(Operation.COMPLETE, name, path, [message_id], outcome=outcome))
 
 
 def _open(client: ServiceBusClient, destination: Destination) -> ServiceBusReceiver:

@@ -30,8 +30,7 @@ from pairbus.embedded.entities.message import (
 from pairbus.embedded.errors import BrokerError, Limits
 from pairbus.embedded.receivers import Deliver, Delivery, ReceiveMode
 from pairbus.embedded.store import Store
-from pairbus.ledger import LedgerWriter, Operation, is_backlog_queue
-from pairbus.ledger import Outcome as Ending
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, error_name, is_backlog_queue, outcome_of
 
 T = TypeVar("T")
 Note = Callable[[BrokerError | None], None]
@@ -191,24 +190,17 @@ class RecordingBroker(Broker):
         begun = time.monotonic_ns()
 
         def note(error: BrokerError | None) -> None:
-            name, entity, took_us = self._name, path.strip("/"), (time.monotonic_ns() - begun) // 1000
-            ending = Ending.OK if error is None else Ending.FAILED
-            reason = None if error is None else type(error).__name__
-            if len(ids) == 1:  # the usual case, which has a shorter way
-                size = 0 if sizes is None else sizes[0]
-                self._ledger.record(
+            self._ledger.record(
+                CompletedOperation(
                     operation,
-                    name,
-                    entity,
-                    message_id=ids[0],
-                    size=size,
-                    outcome=ending,
-                    error=reason,
-                    latency_us=took_us,
+                    self._name,
+                    path.strip("/"),
+                    ids,
+                    sizes,
+                    outcome=outcome_of(error),
+                    error=error_name(error),
+                    latency_us=(time.monotonic_ns() - begun) // 1000,
                 )
-                return
-            self._ledger.record_batch(
-                operation, name, entity, ids, sizes=sizes, outcome=ending, error=reason, latency_us=took_us
             )
 
         return note

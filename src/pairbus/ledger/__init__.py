@@ -5,18 +5,22 @@ operation.
 from pairbus.ledger.files import closed_files, open_files, publish_orphans
 from pairbus.ledger.records import (
     SCHEMA_VERSION,
+    CompletedOperation,
     Operation,
     Outcome,
     Record,
     Role,
     Route,
+    error_name,
     is_backlog_queue,
+    outcome_of,
 )
 from pairbus.ledger.scribe import LedgerLimits
 from pairbus.ledger.writer import LedgerWriter
 
 __all__ = [
     "SCHEMA_VERSION",
+    "CompletedOperation",
     "LedgerLimits",
     "LedgerWriter",
     "Operation",
@@ -25,7 +29,9 @@ __all__ = [
     "Role",
     "Route",
     "closed_files",
+    "error_name",
     "is_backlog_queue",
     "open_files",
+    "outcome_of",
     "publish_orphans",
 ]

@@ -32,6 +32,7 @@ What proves what (the audit rests on this table):
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -96,7 +97,7 @@ class Role(StrEnum):
 LEDGER_OPERATIONS = frozenset({Operation.OPEN, Operation.CLOSE, Operation.GAP})
 
 
-class Record(msgspec.Struct, kw_only=True, frozen=True, gc=False, omit_defaults=True):
+class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     v: int
     n: int
     process: str
@@ -130,6 +131,55 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, gc=False, omit_defaults=
     """Why a state changed or a message was dead-lettered: a class of errors or a word, never free text."""
     count: int = 1
     """For a gap: how many operations are missing."""
+
+
+class CompletedOperation(msgspec.Struct, frozen=True, gc=False):
+    """One finished call on one entity, for one message, for many, or for none.
+
+    Everything that observes operations takes this value: the ledger writes a `Record` for each message, the published
+    tally counts it, metrics measure it. Fields mean the same as in `Record`. The sequences are kept, not copied: do
+    not change them afterwards.
+    """
+
+    operation: Operation
+    namespace: str
+    entity: str
+    message_ids: Sequence[str | None] = (None,)
+    """One entry for each message, None where the id is unknown. The default is an operation without a message."""
+    sizes: Sequence[int] | None = None
+    """The size of each message in bytes; None if unknown."""
+    outcome: Outcome = Outcome.OK
+    error: str | None = None
+    latency_us: int = 0
+    route: Route | None = None
+    destination: str | None = None
+    source: str | None = None
+    episode: str | None = None
+    cause: str | None = None
+    state_from: str | None = None
+    state_to: str | None = None
+    billed: int | None = None
+    role: Role | None = None
+    """None: the role of the writer that records it."""
+    at_us: int | None = None
+    """None: now."""
+
+    @property
+    def target(self) -> str:
+        """The application's entity: the destination of a message in a backlog queue, else the entity itself."""
+        return self.entity if self.destination is None else self.destination
+
+
+def outcome_of(error: BaseException | None, *, in_doubt: bool = False) -> Outcome:
+    """The outcome of an operation that ended with `error`; `in_doubt` if it may have happened all the same."""
+    if error is None:
+        return Outcome.OK
+    return Outcome.UNKNOWN if in_doubt else Outcome.FAILED
+
+
+def error_name(error: BaseException | None) -> str | None:
+    """The error as a record keeps it: the name of its class."""
+    return None if error is None else type(error).__name__
 
 
 def hashed_id(message_id: str, salt: bytes) -> str:

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from pairbus.ledger.files import closed_files, folder_bytes, give_final_name, open_exclusive, open_name, sync_folder
-from pairbus.ledger.records import SCHEMA_VERSION, Operation, Record, Role, hashed_id
+from pairbus.ledger.records import SCHEMA_VERSION, CompletedOperation, Operation, Record, Role, hashed_id
 
 _log = logging.getLogger("pairbus.ledger")
 _CHUNK_RECORDS = 2000
@@ -51,24 +52,46 @@ class LedgerLimits:
                 raise ValueError(f"The ledger limit {name} is {value!r}; it must be more than 0.")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Many messages of one call: one queue entry, expanded by the scribe."""
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """An operation in the queue. `numbers` has the record number of each of its messages."""
 
-    template: Record
+    completed: CompletedOperation
     numbers: Sequence[int]
-    message_ids: Sequence[str | None]
-    sizes: Sequence[int] | None
+    at_us: int
+    address: str | None
 
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def records(self) -> list[Record]:
-        sizes = self.sizes or itertools.repeat(0)
-        return [
-            msgspec.structs.replace(self.template, n=number, message_id=message_id, bytes=size)
-            for number, message_id, size in zip(self.numbers, self.message_ids, sizes, strict=False)
-        ]
+    def records(self, process: str, role: Role) -> list[Record]:
+        completed = self.completed
+        ids, sizes, numbers = completed.message_ids, completed.sizes, self.numbers
+        first = Record(
+            v=SCHEMA_VERSION,
+            n=numbers[0],
+            process=process,
+            at_us=self.at_us,
+            role=completed.role or role,
+            operation=completed.operation,
+            namespace=completed.namespace,
+            entity=completed.entity,
+            address=self.address,
+            destination=completed.destination,
+            source=completed.source,
+            route=completed.route,
+            outcome=completed.outcome,
+            message_id=ids[0],
+            id_hashed=False,
+            bytes=0 if sizes is None else sizes[0],
+            billed=completed.billed,
+            error=completed.error,
+            latency_us=completed.latency_us,
+            episode=completed.episode,
+            state_from=completed.state_from,
+            state_to=completed.state_to,
+            cause=completed.cause,
+        )
+        if len(numbers) == 1:
+            return [first]
+        each = zip(numbers, ids, sizes or itertools.repeat(0), strict=False)
+        return [replace(first, n=number, message_id=message_id, bytes=size) for number, message_id, size in each]
 
 
 class Intake:
@@ -80,7 +103,7 @@ class Intake:
     __slots__ = ("_lock", "batched", "closing", "ended", "idle", "numbers", "queue", "unrecorded", "urgent", "wake")
 
     def __init__(self) -> None:
-        self.queue: deque[Record | Batch | threading.Event] = deque()
+        self.queue: deque[Entry | threading.Event] = deque()
         self.numbers = itertools.count(1)
         self.batched = 0
         self.unrecorded = 0
@@ -95,15 +118,17 @@ class Intake:
         self.urgent.set()
         self.wake.set()
 
-    def add_batch(self, batch: Batch) -> None:
-        """A batch is one entry of the queue, but the bound is on records."""
-        with self._lock:
-            self.batched += len(batch)
-        self.queue.append(batch)
+    def add(self, entry: Entry) -> None:
+        """The limit is on records, so an entry with many of them counts more than once."""
+        if len(entry.numbers) > 1:
+            with self._lock:
+                self.batched += len(entry.numbers)
+        self.queue.append(entry)
 
-    def batch_taken(self, batch: Batch) -> None:
-        with self._lock:
-            self.batched -= len(batch)
+    def taken(self, entry: Entry) -> None:
+        if len(entry.numbers) > 1:
+            with self._lock:
+                self.batched -= len(entry.numbers)
 
     def count_unrecorded(self, count: int) -> None:
         with self._lock:
@@ -125,11 +150,9 @@ class Intake:
                 item = self.queue.popleft()
             except IndexError:
                 return
-            if isinstance(item, Batch):
-                self.batch_taken(item)
-                self.count_unrecorded(len(item))
-            elif isinstance(item, Record):
-                self.count_unrecorded(1)
+            if isinstance(item, Entry):
+                self.taken(item)
+                self.count_unrecorded(len(item.numbers))
 
     def take_unrecorded(self) -> int:
         with self._lock:
@@ -242,14 +265,11 @@ class Scribe:
         room = _CHUNK_RECORDS
         while queue and room > 0:
             item = queue.popleft()
-            if isinstance(item, Record):
-                self._note(item)
-                room -= 1
-            elif isinstance(item, Batch):
-                for record in item.records():
+            if isinstance(item, Entry):
+                for record in item.records(self._process, self._role):
                     self._note(record)
-                room -= len(item)
-                self._intake.batch_taken(item)
+                room -= len(item.numbers)
+                self._intake.taken(item)
             else:
                 self._flushes.append(item)
 
@@ -287,8 +307,8 @@ class Scribe:
 
     def _with_id(self, record: Record, message_id: str) -> Record:
         if self._id_salt is None:
-            return msgspec.structs.replace(record, message_id=message_id)
-        return msgspec.structs.replace(record, message_id=hashed_id(message_id, self._id_salt), id_hashed=True)
+            return replace(record, message_id=message_id)
+        return replace(record, message_id=hashed_id(message_id, self._id_salt), id_hashed=True)
 
     def _word(self, operation: Operation, *, count: int = 1, cause: str | None = None, entity: str = "") -> None:
         """A record of the ledger about itself."""
@@ -457,7 +477,7 @@ def _escaped(record: Record) -> Record:
         for name in record.__struct_fields__
         if type(value := getattr(record, name)) is str
     }
-    return msgspec.structs.replace(record, **texts)
+    return replace(record, **texts)
 
 
 def _operations_in(path: Path) -> int:

@@ -1,6 +1,6 @@
 """Records the operations of one process.
 
-The caller's path is short: `record` makes a value and appends it to a bounded queue; the scribe's thread does
+The caller's path is short: `record` appends a value to a bounded queue; the scribe's thread does
 the rest. Invariants:
 
 - Recording never raises and never waits. What cannot be recorded (queue full, disk full, writer closed) is
@@ -20,15 +20,14 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pairbus.ledger.files import publish_orphans
-from pairbus.ledger.records import SCHEMA_VERSION, Operation, Outcome, Record, Role, Route
-from pairbus.ledger.scribe import Batch, Intake, LedgerLimits, Scribe
+from pairbus.ledger.records import CompletedOperation, Role
+from pairbus.ledger.scribe import Entry, Intake, LedgerLimits, Scribe
 
 SALT_VARIABLE = "PAIRBUS_ID_SALT"
 
@@ -87,114 +86,21 @@ class LedgerWriter:
         """Operations that are neither written nor waiting to be, nor yet written down as a gap."""
         return self._intake.unrecorded
 
-    def record(
-        self,
-        operation: Operation,
-        namespace: str,
-        entity: str,
-        *,
-        outcome: Outcome = Outcome.OK,
-        message_id: str | None = None,
-        size: int = 0,
-        latency_us: int = 0,
-        route: Route | None = None,
-        destination: str | None = None,
-        source: str | None = None,
-        error: str | None = None,
-        episode: str | None = None,
-        billed: int | None = None,
-        state_from: str | None = None,
-        state_to: str | None = None,
-        cause: str | None = None,
-        role: Role | None = None,
-        at_us: int | None = None,
-    ) -> None:
-        """Note one operation on one message (or on none). `size` is in bytes, `error` the name of a class."""
-        if len(self._queue) + self._intake.batched >= self._pending_limit or self._intake.closing:
-            self._intake.count_unrecorded(1)
+    def record(self, completed: CompletedOperation) -> None:
+        """Record an operation: one line for each of its messages, at about the cost of one."""
+        messages = len(completed.message_ids)
+        if completed.sizes is not None and len(completed.sizes) != messages:
+            raise ValueError(f"{messages} message ids and {len(completed.sizes)} sizes. Give one size for each id.")
+        if not messages:
             return
-        self._queue.append(
-            Record(
-                v=SCHEMA_VERSION,
-                n=next(self._numbers),
-                process=self.process,
-                at_us=time.time_ns() // 1000 if at_us is None else at_us,
-                role=role or self.role,
-                operation=operation,
-                namespace=namespace,
-                entity=entity,
-                address=self.address,
-                destination=destination,
-                source=source,
-                route=route,
-                outcome=outcome,
-                message_id=message_id,
-                bytes=size,
-                billed=billed,
-                error=error,
-                latency_us=latency_us,
-                episode=episode,
-                state_from=state_from,
-                state_to=state_to,
-                cause=cause,
-            )
-        )
-        if self._intake.idle or self._thread is None:
-            self._rouse()
-
-    def record_batch(
-        self,
-        operation: Operation,
-        namespace: str,
-        entity: str,
-        message_ids: Sequence[str | None],
-        *,
-        sizes: Sequence[int] | None = None,
-        outcome: Outcome = Outcome.OK,
-        latency_us: int = 0,
-        route: Route | None = None,
-        destination: str | None = None,
-        source: str | None = None,
-        error: str | None = None,
-        episode: str | None = None,
-        cause: str | None = None,
-        role: Role | None = None,
-        at_us: int | None = None,
-    ) -> None:
-        """Note one call that carried many messages: the same as one `record` for each, for the price of about
-        one.
-
-        `message_ids` and `sizes` are kept, not copied: the caller must not change them afterwards.
-        """
-        if sizes is not None and len(sizes) != len(message_ids):
-            raise ValueError(f"{len(message_ids)} message ids and {len(sizes)} sizes; give one size for each id.")
-        if not message_ids:
+        intake = self._intake
+        if len(self._queue) + intake.batched >= self._pending_limit or intake.closing:
+            intake.count_unrecorded(messages)
             return
-        if len(self._queue) + self._intake.batched >= self._pending_limit or self._intake.closing:
-            self._intake.count_unrecorded(len(message_ids))
-            return
-        template = Record(
-            v=SCHEMA_VERSION,
-            n=0,
-            process=self.process,
-            at_us=time.time_ns() // 1000 if at_us is None else at_us,
-            role=role or self.role,
-            operation=operation,
-            namespace=namespace,
-            entity=entity,
-            address=self.address,
-            destination=destination,
-            source=source,
-            route=route,
-            outcome=outcome,
-            error=error,
-            latency_us=latency_us,
-            episode=episode,
-            cause=cause,
-        )
-        numbers = list(itertools.islice(self._numbers, len(message_ids)))
-        self._intake.add_batch(Batch(template, numbers, message_ids, sizes))
-        if self._intake.idle or self._thread is None:
+        numbers = (next(self._numbers),) if messages == 1 else tuple(itertools.islice(self._numbers, messages))
+        at_us = time.time_ns() // 1000 if completed.at_us is None else completed.at_us
+        intake.add(Entry(completed, numbers, at_us, self.address))
+        if intake.idle or self._thread is None:
             self._rouse()
 
     def flush(self, timeout: float = 10.0) -> bool:

@@ -5,7 +5,6 @@ the metrics.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pairbus.failover import EntityState, EventKind, Transition
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Route
 from pairbus.pairing.metrics import Metrics, Tally
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ TransitionCallback = Callable[[TransitionEvent], None]
 class Observers:
     """Everyone who is told what a paired client does.
 
-    `watching` is False when there is nobody; `in_detail` is False when nobody wants more than numbers.
+    `watching` is False when there is nobody; `in_detail` is False when nobody wants more than numbers; `wants_ids` is
+    True when message ids are recorded.
     """
 
     def __init__(self, primary: str, secondary: str, ledger: Path | str | LedgerWriter | None) -> None:
@@ -61,7 +61,7 @@ class Observers:
         self._own_ledger = isinstance(ledger, Path | str)
         self.ledger = _writer(ledger)
         self.published: PublishedPair | None = None
-        self.in_detail = self.ledger is not None
+        self.wants_ids = self.in_detail = self.ledger is not None
         self.watching = self.in_detail or self.metrics is not None
 
     def publish_through(self, published: PublishedPair | None) -> None:
@@ -73,28 +73,29 @@ class Observers:
         """The pairing is ready: these backlog queues were created, so many are in rotation."""
         if self.metrics is not None:
             self.metrics.rotation(self.primary, in_rotation)
-        if self.ledger is not None:
-            for queue in created:
-                self.ledger.record(Operation.CREATE, self.secondary, queue)
-        if self.published is not None:
-            for queue in created:
-                self.published.count(Operation.CREATE, queue, 1, queue=queue)
+        for queue in created:
+            self.record(CompletedOperation(Operation.CREATE, self.secondary, queue))
 
-    def cancelled(self, entity: str, started: float, error: BaseException | None) -> None:
-        """One call that cancelled scheduled messages at the primary."""
-        outcome = Outcome.OK if error is None else Outcome.FAILED
+    def record(self, completed: CompletedOperation) -> None:
+        """Count an operation in the published state and write it to the ledger."""
         if self.published is not None:
-            self.published.count(Operation.CANCEL, entity, 1, route=Route.PRIMARY, outcome=outcome)
+            self.published.count(completed)
         if self.ledger is not None:
-            self.ledger.record(
-                Operation.CANCEL,
-                self.primary,
-                entity,
-                outcome=outcome,
-                error=None if error is None else type(error).__name__,
-                latency_us=int((time.monotonic() - started) * 1_000_000),
-                route=Route.PRIMARY,
-            )
+            self.ledger.record(completed)
+
+    def sent(self, completed: CompletedOperation) -> None:
+        """Record an operation that carried messages, and measure it."""
+        if self.metrics is not None:
+            label = "ping" if completed.operation is Operation.PING else str(completed.route)
+            tally = self.metrics.tally(completed.target, label, completed.outcome)
+            tally.add(len(completed.message_ids), completed.latency_us / 1_000_000)
+        self.record(completed)
+
+    def pinged(self, completed: CompletedOperation) -> None:
+        """Record a ping of a failed-over entity, delivered or not."""
+        if self.published is not None:
+            self.published.pinged(completed)
+        self.sent(completed)
 
     def add_callback(self, callback: TransitionCallback) -> None:
         self._callbacks.append(callback)
@@ -112,13 +113,15 @@ class Observers:
             self.published.transition(event)
         if self.ledger is not None:
             self.ledger.record(
-                Operation.TRANSITION,
-                self.primary,
-                entity,
-                state_from=change.before.value,
-                state_to=change.after.value,
-                cause=change.cause.partition(":")[0] or change.event.name.lower(),
-                episode=episode,
+                CompletedOperation(
+                    Operation.TRANSITION,
+                    self.primary,
+                    entity,
+                    state_from=change.before.value,
+                    state_to=change.after.value,
+                    cause=change.cause.partition(":")[0] or change.event.name.lower(),
+                    episode=episode,
+                )
             )
         for callback in self._callbacks:
             try:
@@ -129,85 +132,6 @@ class Observers:
     def tally(self, entity: str, route: Route) -> Tally | None:
         """Where successful sends of this kind are counted, for one who makes many of them; None without metrics."""
         return None if self.metrics is None else self.metrics.tally(entity, route, Outcome.OK)
-
-    def sent(
-        self,
-        operation: Operation,
-        route: Route,
-        entity: str,
-        count: int,
-        message_ids: Callable[[], Sequence[str | None]],
-        started: float,
-        *,
-        error: BaseException | None = None,
-        in_doubt: bool = False,
-        queue: str | None = None,
-        sizes: Sequence[int] | None = None,
-        episode: str | None = None,
-    ) -> None:
-        """One call that carried `count` messages for `entity`, to the primary or to the backlog `queue`.
-
-        The ids are looked up only for a ledger.
-        """
-        seconds = time.monotonic() - started
-        outcome = Outcome.OK if error is None else Outcome.UNKNOWN if in_doubt else Outcome.FAILED
-        if self.metrics is not None:
-            label = "ping" if operation is Operation.PING else route
-            self.metrics.tally(entity, label, outcome).add(count, seconds)
-        if self.published is not None:
-            self.published.count(operation, entity, count, queue=queue, route=route, outcome=outcome, sizes=sizes)
-        if self.ledger is not None:
-            self._record(operation, route, entity, message_ids(), seconds, outcome, error, queue, sizes, episode)
-
-    def _record(
-        self,
-        operation: Operation,
-        route: Route,
-        entity: str,
-        message_ids: Sequence[str | None],
-        seconds: float,
-        outcome: Outcome,
-        error: BaseException | None,
-        queue: str | None,
-        sizes: Sequence[int] | None,
-        episode: str | None,
-    ) -> None:
-        if self.ledger is None:
-            return
-        namespace, place, destination = self.primary, entity, None
-        if queue is not None:
-            namespace, place, destination = self.secondary, queue, entity
-        self.ledger.record_batch(
-            operation,
-            namespace,
-            place,
-            message_ids,
-            sizes=sizes,
-            outcome=outcome,
-            latency_us=int(seconds * 1_000_000),
-            route=route,
-            destination=destination,
-            error=None if error is None else type(error).__name__,
-            episode=episode,
-        )
-
-    def pinged(
-        self, entity: str, message_id: str | None, started: float, error: BaseException | None, episode: str | None
-    ) -> None:
-        """One ping of a failed-over entity, delivered or not."""
-        if self.published is not None:
-            self.published.pinged(entity, error)
-        if self.watching:
-            self.sent(
-                Operation.PING,
-                Route.PRIMARY,
-                entity,
-                1,
-                lambda: [message_id],
-                started,
-                error=error,
-                episode=episode,
-            )
 
     def pulled(self, queue: str, error: BaseException, left: int) -> None:
         _log.warning("Backlog queue %s is pulled from the rotation, %d left: %s", queue, left, type(error).__name__)

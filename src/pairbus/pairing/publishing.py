@@ -6,12 +6,12 @@ import asyncio
 import inspect
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import PairbusError
 from pairbus.failover import EntityState
-from pairbus.ledger import Operation, Outcome, Route
+from pairbus.ledger import CompletedOperation
 
 if TYPE_CHECKING:
     from pairbus.pairing.events import TransitionEvent
@@ -57,30 +57,8 @@ class PublishedPair:
         self._since: dict[str, tuple[float, str]] = {}
         self._pings: dict[str, Ping] = {}
 
-    def count(
-        self,
-        operation: Operation,
-        entity: str,
-        messages: int,
-        *,
-        queue: str | None = None,
-        route: Route | None = None,
-        outcome: Outcome = Outcome.OK,
-        sizes: Sequence[int] | None = None,
-    ) -> None:
-        """The same words as for the ledger: `queue` is the backlog queue, if it was done there."""
-        namespace, place = (self._primary, entity) if queue is None else (self._secondary, queue)
-        self._publisher.tally.count(
-            operation,
-            self._primary,
-            namespace,
-            place,
-            messages,
-            target=entity,
-            route=route,
-            outcome=outcome,
-            sizes=sizes,
-        )
+    def count(self, completed: CompletedOperation) -> None:
+        self._publisher.tally.count(self._primary, completed)
 
     def transition(self, event: TransitionEvent) -> None:
         from pairbus.publishing.records import TransitionReport
@@ -101,10 +79,10 @@ class PublishedPair:
             )
         )
 
-    def pinged(self, entity: str, error: BaseException | None) -> None:
+    def pinged(self, completed: CompletedOperation) -> None:
         from pairbus.publishing.records import Ping
 
-        self._pings[entity] = Ping(time.time(), error is None, "" if error is None else type(error).__name__)
+        self._pings[completed.entity] = Ping(time.time(), completed.error is None, completed.error or "")
 
     def describe(self) -> PairReport:
         from pairbus.publishing.records import EntityReport, PairReport

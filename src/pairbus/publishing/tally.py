@@ -1,17 +1,16 @@
 """Counts what the ledger records, as it is recorded: the sums of a day without its lines.
 
-`count` is called where the ledger's `record_batch` is, with the same words, so that both say the same. It is one
-look-up and two additions: cheap enough for every send.
+`count` takes the same value as the ledger's `record`, so both agree. It costs one look-up and two additions, cheap
+enough for every send.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 
 from pairbus.costs.billing import UNIT_BYTES, billed_operations
-from pairbus.ledger.records import Operation, Outcome, Route, is_backlog_queue
+from pairbus.ledger.records import CompletedOperation, is_backlog_queue
 from pairbus.publishing.flows import DAY_SECONDS, flows_of
 from pairbus.publishing.records import Count, Flow, Kind
 
@@ -27,29 +26,26 @@ class Tally:
         self._counts: dict[Kind, list[int]] = {}
         self._earlier: dict[str, list[int]] = {}
 
-    def count(
-        self,
-        operation: Operation,
-        primary: str,
-        namespace: str,
-        entity: str,
-        messages: int,
-        *,
-        target: str | None = None,
-        route: Route | None = None,
-        outcome: Outcome = Outcome.OK,
-        sizes: Sequence[int] | None = None,
-    ) -> None:
-        """One call for `messages` messages. `entity` is where it took place, `target` the application's entity."""
+    def count(self, primary: str, completed: CompletedOperation) -> None:
+        """Count an operation of a pair that has this primary."""
+        messages, sizes = len(completed.message_ids), completed.sizes
         if not messages:
             return
+        operation, outcome = completed.operation, completed.outcome
         if sizes is None or max(sizes) <= UNIT_BYTES:  # nearly always
             billed = messages * billed_operations(operation, 0, outcome)
         else:
             billed = sum(billed_operations(operation, size, outcome) for size in sizes)
-        day = int(time.time()) // DAY_SECONDS
-        target = entity if target is None else target
-        kind = (day, primary, namespace, target, operation, route, outcome, is_backlog_queue(entity))
+        kind = (
+            int(time.time()) // DAY_SECONDS,
+            primary,
+            completed.namespace,
+            completed.target,
+            operation,
+            completed.route,
+            outcome,
+            is_backlog_queue(completed.entity),
+        )
         with self._lock:
             found = self._counts.get(kind)
             if found is None:

@@ -16,7 +16,7 @@ from pairbus import envelope
 from pairbus.amqp.message import message_key
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Role, Route, error_name, outcome_of
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
 from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_queues, peek_raws
 from pairbus.syphon.deliveries import Delivery
@@ -106,17 +106,19 @@ class _Records:
             return
         destination, message_id = _told(delivery.raw)
         self.ledger.record(
-            operation,
-            self.secondary,
-            entity,
-            outcome=Outcome.OK if error is None else Outcome.UNKNOWN if error.in_doubt else Outcome.FAILED,
-            message_id=message_id,
-            size=len(delivery.raw),
-            latency_us=round(seconds * 1e6),
-            route=Route.SYPHON,
-            destination=destination,
-            error=None if error is None else type(error).__name__,
-            role=Role.SYPHON,
+            CompletedOperation(
+                operation,
+                self.secondary,
+                entity,
+                [message_id],
+                [len(delivery.raw)],
+                outcome=outcome_of(error, in_doubt=error is not None and error.in_doubt),
+                error=error_name(error),
+                latency_us=round(seconds * 1e6),
+                route=Route.SYPHON,
+                destination=destination,
+                role=Role.SYPHON,
+            )
         )
 
 

@@ -11,7 +11,7 @@ from pairbus import envelope
 from pairbus.amqp.message import Stamps, message_key
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
-from pairbus.ledger import LedgerWriter, Operation, Outcome, Role, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route, error_name, outcome_of
 from pairbus.pairing import tracing
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 from pairbus.syphon.durable_records import DurableRecords
@@ -121,24 +121,23 @@ class Logbook:
             parents = [envelope.read(item.raw).trace_parent for item in items]
             failure = None if error is None else type(error).__name__
             tracing.restored_send(destination, len(items), parents, seconds, failure)
-        outcome = Outcome.OK if error is None else Outcome.UNKNOWN if error.in_doubt else Outcome.FAILED
-        sizes = [item.size for item in items]
-        if self.published is not None:
-            self.published.count(Operation.RESTORE, self.primary, destination, len(items), outcome=outcome, sizes=sizes)
-        if self.ledger is not None:
-            self.ledger.record_batch(
+        if self.ledger is None and self.published is None:
+            return
+        self._observe(
+            CompletedOperation(
                 Operation.RESTORE,
                 self.primary,
                 destination,
                 [_id_of(item) for item in items],
-                sizes=sizes,
-                outcome=outcome,
+                [item.size for item in items],
+                outcome=outcome_of(error, in_doubt=error is not None and error.in_doubt),
+                error=error_name(error),
                 latency_us=round(seconds * 1e6),
                 route=Route.SYPHON,
                 source=self.queue,
-                error=None if error is None else type(error).__name__,
                 role=Role.SYPHON,
             )
+        )
 
     async def on_disk(self) -> None:
         """Until what was recorded is in the ledger's file: to be waited for before a message is let go."""
@@ -230,23 +229,13 @@ class Logbook:
         seconds: float = 0.0,
         cause: str | None = None,
     ) -> None:
-        if self.published is not None:
-            self.published.count(
-                operation,
-                self.secondary,
-                self.queue,
-                len(ids),
-                target=destination or None,
-                outcome=outcome,
-                sizes=sizes,
-            )
-        if self.ledger is not None:
-            self.ledger.record_batch(
+        self._observe(
+            CompletedOperation(
                 operation,
                 self.secondary,
                 self.queue,
                 ids,
-                sizes=sizes,
+                sizes,
                 outcome=outcome,
                 latency_us=round(seconds * 1e6),
                 route=Route.SYPHON,
@@ -254,6 +243,13 @@ class Logbook:
                 cause=cause,
                 role=Role.SYPHON,
             )
+        )
+
+    def _observe(self, completed: CompletedOperation) -> None:
+        if self.published is not None:
+            self.published.count(completed)
+        if self.ledger is not None:
+            self.ledger.record(completed)
 
 
 def _message_id(raw: bytes) -> str | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pairbus.ledger import Operation, Outcome, Route
+from pairbus.ledger import CompletedOperation
 
 if TYPE_CHECKING:
     from pairbus.publishing import Publisher
@@ -42,29 +41,8 @@ class PublishedSyphon:
         self._primary = primary
         self._secondary = secondary
 
-    def count(
-        self,
-        operation: Operation,
-        namespace: str,
-        entity: str,
-        messages: int,
-        *,
-        target: str | None = None,
-        outcome: Outcome = Outcome.OK,
-        sizes: Sequence[int] | None = None,
-    ) -> None:
-        """The same words as for the ledger."""
-        self._publisher.tally.count(
-            operation,
-            self._primary,
-            namespace,
-            entity,
-            messages,
-            target=target,
-            route=Route.SYPHON,
-            outcome=outcome,
-            sizes=sizes,
-        )
+    def count(self, completed: CompletedOperation) -> None:
+        self._publisher.tally.count(self._primary, completed)
 
     def describe(self) -> SyphonReport:
         from pairbus.publishing.records import Pausing, PumpReport, SyphonReport

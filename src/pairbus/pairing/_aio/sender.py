@@ -18,7 +18,7 @@ from azure.servicebus.aio import ServiceBusSender
 
 from pairbus import envelope
 from pairbus.failover import BUSY_PAUSE_SECONDS, NO_ERA, EntityState, Event, EventKind, Verdict, verdict
-from pairbus.ledger import Operation, Route
+from pairbus.ledger import CompletedOperation, Operation, Route, error_name, outcome_of
 from pairbus.pairing import sdk, tracing
 from pairbus.pairing._aio import runtime
 from pairbus.pairing._aio.backlog import IN_DOUBT, BacklogRoute
@@ -208,9 +208,9 @@ class PairedServiceBusSender(ServiceBusSender):
         try:
             await self._primary.use(deadline, cancel)
         except (AzureError, OSError) as error:
-            self._observers.cancelled(self.entity_name, started, error)
+            self._observe_cancel(started, error)
             raise
-        self._observers.cancelled(self.entity_name, started, None)
+        self._observe_cancel(started, None)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """A batch that leaves room for what its messages need to be kept in a backlog."""
@@ -360,19 +360,37 @@ class PairedServiceBusSender(ServiceBusSender):
     def _observe(
         self, operation: Operation, outgoing: sdk.Outgoing, started: float, error: BaseException | None
     ) -> None:
-        if self._observers.watching:
-            self._observers.sent(
+        observers = self._observers
+        if not observers.watching:
+            return
+        in_doubt = isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError)
+        observers.sent(
+            CompletedOperation(
                 operation,
-                Route.PRIMARY,
+                observers.primary,
                 self.entity_name,
-                sdk.count_of(outgoing),
-                lambda: sdk.message_ids(outgoing),
-                started,
-                error=error,
-                in_doubt=isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError),
-                sizes=sdk.sizes(outgoing, self._primary.sender) if self._observers.in_detail else None,
+                sdk.message_ids(outgoing) if observers.wants_ids else [None] * sdk.count_of(outgoing),
+                sdk.sizes(outgoing, self._primary.sender) if observers.in_detail else None,
+                outcome=outcome_of(error, in_doubt=in_doubt),
+                error=error_name(error),
+                latency_us=int((runtime.now() - started) * 1_000_000),
+                route=Route.PRIMARY,
                 episode=self._entity.episode,
             )
+        )
+
+    def _observe_cancel(self, started: float, error: BaseException | None) -> None:
+        self._observers.record(
+            CompletedOperation(
+                Operation.CANCEL,
+                self._observers.primary,
+                self.entity_name,
+                outcome=outcome_of(error),
+                error=error_name(error),
+                latency_us=int((runtime.now() - started) * 1_000_000),
+                route=Route.PRIMARY,
+            )
+        )
 
     def _check_usable(self, timeout: float | None = None) -> None:
         self._client.check_usable()

@@ -22,7 +22,7 @@ from azure.servicebus.aio import ServiceBusSender
 from pairbus import envelope, errors
 from pairbus.amqp.message import read_facts
 from pairbus.failover import EntityState
-from pairbus.ledger import Operation, Route
+from pairbus.ledger import CompletedOperation, Operation, Route, error_name, outcome_of
 from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime
 from pairbus.pairing._aio.backlog import IN_DOUBT, Backlog, BacklogRoute
@@ -248,14 +248,17 @@ class SpoolForwarder:
     ) -> None:
         observers = self._backlog.observers
         if observers.watching:
+            in_doubt = isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError)
             observers.sent(
-                operation,
-                Route.SPOOL,
-                entity,
-                len(raws),
-                lambda: [read_facts(raw).message_key for raw in raws],
-                started,
-                error=error,
-                in_doubt=isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError),
-                sizes=[len(raw) for raw in raws],
+                CompletedOperation(
+                    operation,
+                    observers.primary,
+                    entity,
+                    [read_facts(raw).message_key if observers.wants_ids else None for raw in raws],
+                    [len(raw) for raw in raws],
+                    outcome=outcome_of(error, in_doubt=in_doubt),
+                    error=error_name(error),
+                    latency_us=int((runtime.now() - started) * 1_000_000),
+                    route=Route.SPOOL,
+                )
             )

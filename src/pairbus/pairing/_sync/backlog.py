@@ -24,7 +24,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeo
 from pairbus import envelope
 from pairbus.amqp.message import BATCH_ENTRY_BYTES, read_facts
 from pairbus.failover import BUSY_PAUSE_SECONDS, Rotation, Verdict, verdict
-from pairbus.ledger import Operation, Route
+from pairbus.ledger import CompletedOperation, Operation, Route, error_name, outcome_of
 from pairbus.pairing import sdk
 from pairbus.pairing._sync import runtime
 from pairbus.pairing._sync.link import Link
@@ -259,17 +259,19 @@ class BacklogRoute:
         observers = self._backlog.observers
         if observers.watching:
             observers.sent(
-                Operation.DIVERT,
-                route,
-                self._entity,
-                len(raws),
-                lambda: [read_facts(raw).message_key for raw in raws],
-                started,
-                error=error,
-                in_doubt=isinstance(error, IN_DOUBT),
-                queue=queue,
-                sizes=[len(raw) for raw in raws],
-                episode=episode,
+                CompletedOperation(
+                    Operation.DIVERT,
+                    observers.secondary,
+                    queue,
+                    [read_facts(raw).message_key if observers.wants_ids else None for raw in raws],
+                    [len(raw) for raw in raws],
+                    outcome=outcome_of(error, in_doubt=isinstance(error, IN_DOUBT)),
+                    error=error_name(error),
+                    latency_us=int((runtime.now() - started) * 1_000_000),
+                    route=route,
+                    destination=self._entity,
+                    episode=episode,
+                )
             )
 
     def _pause(self, deadline: float) -> bool:

@@ -15,6 +15,7 @@ from weakref import WeakSet
 from azure.servicebus import ServiceBusMessage, ServiceBusSender
 
 from pairbus.failover import Action, Decision, EntityMachine, EntityState, Event, EventKind, FailoverRules, Transition
+from pairbus.ledger import CompletedOperation, Operation, Route, error_name, outcome_of
 from pairbus.pairing import sdk
 from pairbus.pairing._sync import runtime
 from pairbus.pairing._sync.link import Link
@@ -150,7 +151,19 @@ class WatchedEntity:
             if self._closed:
                 return
             try:
-                self._observers.pinged(self.name, message.message_id, started, failure, self.episode)
+                self._observers.pinged(
+                    CompletedOperation(
+                        Operation.PING,
+                        self._observers.primary,
+                        self.name,
+                        [message.message_id],
+                        outcome=outcome_of(failure),
+                        error=error_name(failure),
+                        latency_us=int((runtime.now() - started) * 1_000_000),
+                        route=Route.PRIMARY,
+                        episode=self.episode,
+                    )
+                )
             finally:  # the state must learn how the ping ended, whatever becomes of the records
                 if failure is None:
                     self.tell(Event(EventKind.PING_SUCCEEDED, "ping", era))
