@@ -35,8 +35,12 @@ def commands_of_the_readme() -> list[str]:
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a clone and a home; gone afterwards: an environment with Spark is large."""
+    why = None
     if not (ROOT / ".git").exists():
-        why = "these sources are no clone, so nobody can clone them"
+        why = "this folder is not a git clone: clone the repository instead of copying its files"
+    elif shutil.which("git") is None:
+        why = "git is not installed: install it to clone the repository (apt-get install git)"
+    if why is not None:
         if os.environ.get("CI") == "true":
             pytest.fail(why)
         pytest.skip(why)

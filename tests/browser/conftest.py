@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-MISSING = "no Chromium on this machine: install Debian's (apt-get install chromium) for the tests of the page"
+MISSING = "Chromium is not installed: install it for the browser tests (apt-get install chromium)"
 DEADLINE_MS = 120_000
 
 

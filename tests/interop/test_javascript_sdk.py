@@ -47,7 +47,7 @@ FEATURES = (
 def _program(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        reason = f"{name} is not installed: the JavaScript SDK cannot run"
+        reason = f"{name} is not installed: install Node.js for the JavaScript SDK (apt-get install nodejs npm)"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
