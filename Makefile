@@ -1,6 +1,6 @@
 # Every target sets up what it needs; nothing has to be done before.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench bench-large soak docs install-check conformance-full clean
+.PHONY: help setup demo test lint types bench bench-large soak docs install-check fresh-check conformance-full clean
 MAKEFLAGS += --no-print-directory
 
 bin := .venv/bin
@@ -15,10 +15,15 @@ setup:  ## Make .venv with everything that is needed; the others do it first
 demo: setup  ## The whole story on two local namespaces: outage, backlog, recovery, proof that nothing is lost
 	@$(bin)/pairbus demo $(ARGS)
 
-# Three at a time also on two cores: most tests wait for the SDK. One worker takes all that use Spark.
-test: lint types  ## Formatting, lint, types and every test
-	@scripts/browser.sh
-	@$(bin)/pytest -n 3 --dist loadscope --no-loadscope-reorder $(ARGS)
+# Four at a time also on two cores: many tests wait for the SDK or for a process. A single test needs no workers.
+workers = $(if $(findstring ::,$(ARGS)),0,4)
+needs_browser = $(or $(if $(ARGS),,every test),$(findstring browser,$(ARGS)))
+
+test: lint  ## Formatting, lint, types and every test; ARGS='tests/unit -k queue' selects some
+	@$(if $(needs_browser),scripts/browser.sh)
+	@mkdir -p build; $(MAKE) types >build/types.log 2>&1 & types=$$!; \
+	$(bin)/pytest -n $(workers) --dist loadscope --no-loadscope-reorder --durations=10 --durations-min=1 $(ARGS); result=$$?; \
+	wait $$types || { cat build/types.log >&2; result=1; }; exit $$result
 
 lint: setup  ## Formatting and lint
 	@$(bin)/ruff format --check --quiet $(checked) || { echo 'Not formatted: run .venv/bin/ruff format' >&2; exit 1; }
@@ -46,6 +51,9 @@ docs: setup  ## The documentation as a site, in build/site; needs no network
 
 install-check: setup  ## pip install pairbus[all] from the index into an empty environment, and the demo from there
 	@scripts/install_check.sh
+
+fresh-check:  ## Both README commands on fresh minimal Debian 12 and 13, as root and as an ordinary user; needs root
+	@scripts/fresh_check.sh $(ARGS)
 
 conformance-full: setup  ## The whole live test suite of azure-servicebus against the embedded namespace
 	@$(bin)/python scripts/conformance.py $(ARGS)

@@ -1,12 +1,17 @@
-"""For every test: servers are listed in a run folder of the test run, never in the user's own; nothing is published.
+"""Settings of every test run.
 
-Run in parallel (`-n`), the tests of one file stay together, and so do all that use Spark: they share its session. The
-files that take minutes begin first, so that at the end nobody waits for one of them.
+- Servers are listed in a run folder of the test run, never in the user's own.
+- Every Spark that a test starts, in whatever process, compiles less: most of its processor time would go into
+  optimizing code that runs for seconds.
+- In parallel (`-n`), a worker runs a file from its beginning to its end. Files whose tests use the fixture `spark` form
+  two groups, and each group shares one session. Slow files start first, so that no worker waits for one at the end.
+- Each failure comes with the command that runs this one test again.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -18,9 +23,13 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.support.spark"]
 
-USES_SPARK = ("test_pipeline_", "test_connector_", "test_spark_")
+SHARED_SPARK = {
+    "test_pipeline_": "spark-pipeline",
+    "test_connector_": "spark-connector",
+    "test_spark_": "spark-connector",
+}
 STARTS_ITS_OWN_SPARK = ("test_pipeline_commands", "test_connector_secrets", "test_spark_syphon_cluster")
-TAKES_MINUTES = (
+SLOWEST_FIRST = (
     "test_live_suite",
     "test_newcomer",
     "test_docs_blocks",
@@ -34,43 +43,50 @@ TAKES_MINUTES = (
     "test_connector_secrets",
     "test_kill_server",
 )
+SPARK_DEFAULTS = "spark.driver.defaultJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData\n"
 
 
 @pytest.fixture(autouse=True)
-def log_settings_stay() -> Iterator[None]:
-    """A command that is run in the test's own process sets up the log of the process."""
+def restore_log_settings() -> Iterator[None]:
+    """Undo the log settings of commands that run in the test's own process."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield
     root.setLevel(level)
-    for handler in [one for one in root.handlers if one not in handlers]:
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
         root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def run_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def test_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    spark_settings = tmp_path_factory.mktemp("spark-settings")
+    (spark_settings / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
+        patch.setenv("SPARK_CONF_DIR", str(spark_settings))
         patch.delenv("PAIRBUS_STATE_DIR", raising=False)
         yield
 
 
 def scope_of(file: str) -> str:
-    """What one worker runs from its beginning to its end."""
+    """The group that a worker runs from its beginning to its end."""
     name = PurePath(file).stem
-    shares = name.startswith(USES_SPARK) and name not in STARTS_ITS_OWN_SPARK
-    return "spark" if shares else file
+    if name not in STARTS_ITS_OWN_SPARK:
+        for prefix, group in SHARED_SPARK.items():
+            if name.startswith(prefix):
+                return group
+    return file
 
 
-def place_of(item: pytest.Item) -> int:
+def start_rank(item: pytest.Item) -> int:
     name = item.path.stem
-    if scope_of(name) == "spark":
+    if scope_of(name).startswith("spark-"):
         return 0
-    return TAKES_MINUTES.index(name) + 1 if name in TAKES_MINUTES else len(TAKES_MINUTES) + 1
+    return SLOWEST_FIRST.index(name) + 1 if name in SLOWEST_FIRST else len(SLOWEST_FIRST) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=place_of)
+    items.sort(key=start_rank)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -82,3 +98,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
             return scope_of(nodeid.partition("::")[0])
 
     return ByFile(config, log)
+
+
+def rerun_command(nodeid: str) -> str:
+    """The command that runs one test again. A parameter that no quoting keeps intact is left out."""
+    if re.search(r"['\"$`\\\n#]", nodeid) or not nodeid.isascii():
+        nodeid = nodeid.partition("[")[0]
+    return f"make test ARGS='\"{nodeid}\"'" if " " in nodeid else f"make test ARGS='{nodeid}'"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for outcome in ("failed", "error") for report in terminalreporter.stats.get(outcome, [])]
+    for nodeid in dict.fromkeys(report.nodeid for report in reports):
+        terminalreporter.write_line(f"rerun: {rerun_command(nodeid)}")
