@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.cli.__main__ import command_tree
-from pairbus.cli.exits import EXITS
+from pairbus.cli.output import EXITS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "cli.md"

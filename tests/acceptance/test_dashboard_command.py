@@ -132,14 +132,14 @@ def test_a_request_that_nobody_takes_is_taken_back(tmp_path: Path) -> None:
 
 def test_what_cannot_run_is_one_sentence(tmp_path: Path) -> None:
     state = ("--state-dir", str(tmp_path / "state"))
-    assert "Neither --state-dir nor the environment variable PAIRBUS_STATE_DIR is given" in refused(PATH="")
+    assert "Neither --state-dir nor PAIRBUS_STATE_DIR is set" in refused(PATH="")
     assert "70000" in refused("--port", "70000", *state)
-    assert "is no folder" in refused("--ledger", str(tmp_path / "nothing"), *state)
+    assert "is not a folder" in refused("--ledger", str(tmp_path / "nothing"), *state)
     assert "-1" in refused("--month-operations", "-1", *state)
     assert "platinum" in refused("--plan", "platinum", *state)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"Port {port} cannot be used" in refused("--port", str(port), *state)
+        assert f"Cannot listen on port {port}" in refused("--port", str(port), *state)
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)
     assert "is open to others" in refused("--state-dir", str(tmp_path / "open"))

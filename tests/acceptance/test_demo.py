@@ -207,4 +207,4 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path
     (tmp_path / "demo-output").write_text("a file")
     done = subprocess.run(DEMO, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"pairbus: The folder {tmp_path / 'demo-output'} cannot be made: ")
+    assert done.stderr.startswith(f"pairbus: Cannot create the folder {tmp_path / 'demo-output'}: ")

@@ -146,9 +146,7 @@ def test_a_step_that_never_ends_fails_the_drill_and_what_waits_is_not_lost(tmp_p
     done = drill(str(path), "--quiet")
     assert done.returncode == 1, done.stderr
     assert done.stderr == ""
-    assert "did not come to its end: Waited 0.3 s for accepted >= 4 or waiting > 3: accepted is 3, waiting is 3." in (
-        done.stdout
-    )
+    assert "failed: Waited 0.3 s for accepted >= 4 or waiting > 3: accepted is 3, waiting is 3." in (done.stdout)
     assert "never: FAILED" in done.stdout
     assert "FAILS" not in done.stdout  # every expectation holds; the step is what failed
 

@@ -48,8 +48,8 @@ def test_a_fault_is_set_listed_and_cleared_by(server: EmbeddedNamespace, spellin
     assert done.stdout == f"Fault hang: orders at 127.0.0.1:{server.port}, until it is cleared.\n"
     listed = [json.loads(line) for line in fault(target).stdout.splitlines()]
     assert [(each["mode"], each["entity"]) for each in listed] == [("hang", "orders")]
-    assert fault(target, "--clear").stdout.startswith("No fault any more")
-    assert fault(target).stdout.startswith("No fault is on")
+    assert fault(target, "--clear").stdout.startswith("Faults cleared")
+    assert fault(target).stdout.startswith("No fault is active")
 
 
 def test_the_sdk_sees_the_fault_and_its_end(server: EmbeddedNamespace) -> None:

@@ -98,14 +98,14 @@ def test_the_syphon_shows_its_progress_on_a_terminal(backlog: EmbeddedPair) -> N
     assert "carrying home" in shown
     assert f"{MESSAGES}/{MESSAGES}" in shown
     assert ESCAPE in shown
-    assert f"{MESSAGES} messages are home, 0 were dead-lettered." in shown
+    assert f"{MESSAGES} messages restored, 0 dead-lettered." in shown
     assert shown.count(f"{ESCAPE}[?25l") == shown.count(f"{ESCAPE}[?25h") == 1  # the cursor is given back
 
 
 def test_the_syphon_says_only_its_result_when_redirected(backlog: EmbeddedPair) -> None:
     done = redirected(words(backlog, "syphon", "--once"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{MESSAGES} messages are home")
+    assert done.stdout.startswith(f"{MESSAGES} messages restored")
     assert ESCAPE not in done.stdout
 
 

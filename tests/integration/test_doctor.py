@@ -173,7 +173,7 @@ def test_a_namespace_that_was_stopped_is_one_failed_check(
         ("standby.json", "--{role} 'standby.json' is a file that does not exist: start the embedded namespace"),
         ("run/standby.JSON", "--{role} 'run/standby.JSON' is a file that does not exist: start the embedded namespace"),
         ("env:NOT_SET_ANYWHERE", "--{role} names the environment variable 'NOT_SET_ANYWHERE', which is not set: set"),
-        ("no/where", "--{role} 'no/where' is no namespace: give env:VARIABLE"),
+        ("no/where", "--{role} 'no/where' is not a namespace: use env:VARIABLE"),
     ],
 )
 @pytest.mark.parametrize("role", ["primary", "secondary"])
@@ -215,7 +215,7 @@ def test_other_commands_refuse_a_stopped_namespace_in_a_sentence(
             "is the data folder of a namespace that is not running: start it with `pairbus serve NAME --data",
         ),
         ("standby.json", "is a file that does not exist: start the embedded namespace whose ready file it is"),
-        (str(pair.secondary.data), "is no namespace: give env:VARIABLE"),  # it runs, but describes itself nowhere
+        (str(pair.secondary.data), "is not a namespace: use env:VARIABLE"),  # it runs, but describes itself nowhere
     ):
         assert run(["backlog", "list", "--primary-name", NAME, "--secondary", given]) == 2
         (line,) = capsys.readouterr().err.splitlines()

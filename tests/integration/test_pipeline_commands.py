@@ -155,17 +155,17 @@ def test_the_estimate_as_json_with_a_tariff_of_ones_own(tmp_path: Path, capsys: 
         (["cost", "estimate", "--message-bytes", "0"], "--message-bytes 0 is out of range: give a number from 1"),
         (["cost", "estimate", "--plan", "gold"], "no plan 'gold'"),
         (["cost", "estimate", "--tariff", "other"], "no tariff 'other'"),
-        (["cost", "estimate", "--tariff-file", "missing.toml"], "missing.toml cannot be read"),
+        (["cost", "estimate", "--tariff-file", "missing.toml"], "Cannot read the tariff missing.toml"),
         (["ledger", "report", "missing"], "The ledger folder missing does not exist"),
         (["ledger", "report", ".", "--from", "yesterday"], "--from 'yesterday' is not a day"),
         (["ledger", "report", ".", "--look-into", "contoso"], "environment variable PAIRBUS_SECONDARY"),
-        (["ledger", "report", ".", "--secondary", "standby"], "--secondary is for --look-into"),
+        (["ledger", "report", ".", "--secondary", "standby"], "--secondary works only with --look-into"),
         (
             ["ledger", "report", ".", "--from", "2026-03-02", "--to", "2026-03-01"],
-            "--from 2026-03-02 is after --to 2026-03-01: give the earlier day first.",
+            "--from 2026-03-02 is after --to 2026-03-01: put the earlier day first.",
         ),
         (["ledger", "build", "missing"], "The ledger folder missing does not exist"),
-        (["simulate", "missing.toml"], "missing.toml cannot be read"),
+        (["simulate", "missing.toml"], "Cannot read the fleet missing.toml"),
     ],
 )
 def test_wrong_input_is_one_sentence(

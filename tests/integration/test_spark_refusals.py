@@ -172,7 +172,7 @@ def test_without_spark_one_sentence_says_what_to_install(
 @pytest.mark.parametrize("master", ["no such master", "local[x]", "local[2", "spark:/host:7077", ""])
 def test_a_master_that_is_none_is_refused_before_spark_starts(master: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = said_by("spark", capsys, "--master", master)
-    assert said.startswith(f"pairbus: --master '{master}' is no master of Spark: give local[CORES], spark://HOST:PORT")
+    assert said.startswith(f"pairbus: --master '{master}' is not a Spark master: use local[CORES], spark://HOST:PORT")
 
 
 @pytest.mark.timeout(300)

@@ -230,7 +230,7 @@ def test_a_service_is_paused_resumed_asked_and_stopped(shop: Shop, tmp_path: Pat
         service.send_signal(signal.SIGTERM)
         out, _ = service.communicate(timeout=30)
         assert service.returncode == 0
-        assert "2 messages are home" in out
+        assert "2 messages restored" in out
         assert not socket.exists()
 
 
@@ -322,7 +322,7 @@ def test_dead_letters_are_listed_and_resubmitted_when_the_cause_is_mended(shop: 
     assert [line.get("message_id") for line in lines if line["operation"] == "receive"].count("nowhere") == 1
     again = shop.run("deadletters", "resubmit", "--primary-name", shop.name, "--message-id", "nope")
     assert again.returncode == 1
-    assert "No dead letter with the id 'nope' was found." in again.stderr
+    assert "No dead letter has the id 'nope'." in again.stderr
     rehearsed = shop.run("deadletters", "resubmit", "--primary-name", shop.name, "--dry-run")
     assert rehearsed.returncode == 0
     assert "1 dead letter would be resubmitted." in rehearsed.stderr
@@ -376,11 +376,11 @@ def test_a_backlog_queue_that_is_not_there_is_told_with_those_that_are(shop: Sho
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("syphon --primary nowhere", "--primary 'nowhere' is no namespace: give env:VARIABLE"),
+        ("syphon --primary nowhere", "--primary 'nowhere' is not a namespace: use env:VARIABLE"),
         ("syphon --primary env:NO_SUCH", "--primary names the environment variable 'NO_SUCH', which is not set"),
         ("syphon --primary-name x --queues 9-0", "--queues '9-0' is out of range"),
-        ("syphon --primary-name x --queues a", "--queues 'a' is no list of numbers"),
-        ("syphon --primary-name x --rate 0", "--rate '0' is no rate: give messages a second, more than 0"),
+        ("syphon --primary-name x --queues a", "--queues 'a' is not a list of numbers"),
+        ("syphon --primary-name x --rate 0", "--rate '0' is not a rate: use messages per second, more than 0"),
         ("syphon --primary-name a/b", "--primary-name 'a/b' is no name of a namespace"),
         ("syphon --once", "does not say what the backlog queues are called by: give --primary-name"),
         ("syphon --pause", "--pause, --resume and --state need --control"),

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from pairbus.cli.__main__ import command_tree, run
-from pairbus.cli.commands import VARIABLES, variable_of
-from pairbus.cli.examples import EXAMPLES
-from pairbus.cli.exits import EXITS
+from pairbus.cli.commands import EXAMPLES, VARIABLES, variable_of
+from pairbus.cli.output import EXITS
 
 REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md"
 TREE = command_tree()

@@ -14,10 +14,8 @@ import pytest
 
 from pairbus.cli.__main__ import run
 from pairbus.cli.fault import Mode
-from pairbus.cli.logs import KeyValueFormatter
-from pairbus.cli.namespaces import numbers
-from pairbus.cli.parsing import duration_ms
-from pairbus.cli.refusal import Refusal
+from pairbus.cli.options import parse_duration_ms, parse_queues
+from pairbus.cli.output import KeyValueFormatter, Refusal
 from pairbus.embedded.faults import MODES, ControlError, RemoteSwitchboard
 from pairbus.embedded.running import RunningServer, known_servers, run_file, running_servers
 
@@ -29,13 +27,13 @@ ROOT = Path(__file__).parent.parent.parent
     [("200ms", 200), ("30s", 30_000), ("1.5m", 90_000), ("1H", 3_600_000), (" 2s ", 2000)],
 )
 def test_durations(text: str, milliseconds: int) -> None:
-    assert duration_ms("--for", text) == milliseconds
+    assert parse_duration_ms("--for", text) == milliseconds
 
 
 @pytest.mark.parametrize("text", ["", "30", "s", "-1s", "1d", "1s2s", "١s"])
 def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
-    with pytest.raises(Refusal, match=r"--for '.*' is not a duration: give a number with a unit"):
-        duration_ms("--for", text)
+    with pytest.raises(Refusal, match=r"--for '.*' is not a duration: use a number and a unit"):
+        parse_duration_ms("--for", text)
 
 
 @pytest.mark.parametrize(
@@ -49,31 +47,31 @@ def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
         ),
         ("backlog zzz", "'zzz' is not a command of 'pairbus backlog': known are list, peek, prune. See 'pairbus b"),
         ("--quiet", "'pairbus' needs a command: demo, serve"),
-        ("serve", "'pairbus serve' needs --data: the folder that keeps entities, messages and key. See 'pairbus serve"),
-        ("serve a --data", "--data needs a value: write it behind, as in --data VALUE. See 'pairbus serve --help'."),
+        ("serve", "'pairbus serve' needs --data: the folder for entities, messages and the key. See 'pairbus serve"),
+        ("serve a --data", "--data needs a value: write --data VALUE. See 'pairbus serve --help'."),
         ("serve a --prot 1", "--prot is not an option of 'pairbus serve': did you mean '--port'? See 'pairbus serve"),
         ("fault", "'pairbus fault' needs SERVER: the name of a running namespace, its ready file"),
-        ("fault a b", "'pairbus fault' does not know what to do with 'b': leave it out, or put it in quotes."),
+        ("fault a b", "'pairbus fault' takes no argument 'b': leave it out, or put a value with spaces in quotes."),
         ("completion tcsh", "SHELL 'tcsh' is unknown: use one of bash, fish, zsh. See 'pairbus completion --help'."),
-        ("serve a --data d --port 70000", "--port 70000 is not a port: give a number from 0"),
+        ("serve a --data d --port 70000", "--port 70000 is not a port: use a number from 0"),
         (
             "serve a --data d --port x",
             "--port 'x' is not a whole number: write digits only. See 'pairbus serve",
         ),
         ("serve a --data d --log-level loud", "--log-level 'loud' is unknown: use one of debug, info"),
-        ("serve a --data d --ready-file no/such/f", "--ready-file 'no/such/f' cannot be written: make the folder"),
+        ("serve a --data d --ready-file no/such/f", "Cannot write --ready-file 'no/such/f': create the folder"),
         ("fault a --mode drip", "--mode 'drip' is unknown: did you mean 'drop'? See 'pairbus fault --help'."),
-        ("fault a --mode hang --for 0s", "--for '0s' is no time at all: give more, such as 200ms or 30s."),
-        ("fault a --mode hang --for 9999h", "--for '9999h' is longer than 7 days: give less, such as 1h."),
+        ("fault a --mode hang --for 0s", "--for '0s' is too short: use at least 1ms."),
+        ("fault a --mode hang --for 9999h", "--for '9999h' is longer than 7 days: use less, such as 1h."),
         ("fault a --mode slow", "--mode slow needs --delay"),
         ("fault a --mode error", "--mode error needs --condition"),
-        ("fault a --mode hang --rate 3", "--rate belongs to --mode throttle"),
+        ("fault a --mode hang --rate 3", "--rate works only with --mode throttle"),
         ("fault a --mode hang --for ever", "--for 'ever' is not a duration"),
-        ("fault a --for 3s", "--for belongs to a fault: name one with --mode."),
+        ("fault a --for 3s", "--for needs a fault: add --mode."),
         ("fault a --clear --mode hang", "--clear and --mode exclude each other"),
-        ("backlog peek --primary-name a --count 0", "--count 0 is out of range: give a whole number of 1 or more."),
+        ("backlog peek --primary-name a --count 0", "--count 0 is out of range: use a whole number of 1 or more."),
         ("syphon --rate fast", "--rate 'fast' is not a number: write digits only."),
-        ("fault nobody", "No server called 'nobody' was found"),
+        ("fault nobody", "No server is called 'nobody'"),
         ("fault SharedAccessKey=x", "The connection string lacks Endpoint and SharedAccessKeyName"),
     ],
 )
@@ -219,9 +217,9 @@ def test_a_server_that_does_not_answer_is_said_without_its_key() -> None:
     [
         ("typer", "--help", "The command line needs packages that are not installed: pip install 'pairbus[cli]'."),
         (
-            "rich",
+            "azure",
             "backlog list --primary-name a --secondary b",
-            "This needs the package 'rich', which is not installed: pip install 'pairbus[all]",
+            "This needs the package 'azure', which is not installed: pip install 'pairbus[all]",
         ),
     ],
 )
@@ -264,9 +262,9 @@ def test_a_server_with_an_endless_name_is_refused(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("text", ["1" * 5000, "0-" + "9" * 5000, "10000", "5-3", "9-10000"])
 def test_queues_out_of_range_are_refused(text: str) -> None:
-    with pytest.raises(Refusal, match=r"--queues '.{1,60}' is out of range: numbers go from 0 to 9999"):
-        numbers("--queues", text)
+    with pytest.raises(Refusal, match=r"--queues '.{1,60}' is out of range: use numbers from 0 to 9999"):
+        parse_queues(text)
 
 
 def test_queues_are_numbers() -> None:
-    assert numbers("--queues", "0,2,5-7,9999") == [0, 2, 5, 6, 7, 9999]
+    assert parse_queues("0,2,5-7,9999") == [0, 2, 5, 6, 7, 9999]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.cli.pricing import read_pricing
-from pairbus.cli.refusal import Refusal
+from pairbus.cli.options import read_pricing
+from pairbus.cli.output import Refusal
 from pairbus.pipeline.gold import Pricing
 
 BEFORE = Pricing(tariff="azure-cny", plan="basic", plans={"fabrikam": "standard"}, connections={"contoso": 5_000})

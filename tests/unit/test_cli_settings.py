@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.cli import voice
+from pairbus.cli import output
 from pairbus.cli.__main__ import run
 
 
@@ -47,18 +47,18 @@ def test_what_is_typed_goes_before_the_environment_and_that_before_the_file(
     [
         ("syphn = 1", "'syphn' is unknown: did you mean 'syphon'?"),
         ("primry = 'x'", "'primry' is unknown: did you mean 'primary'?"),
-        ("[syphon]\nrat = 1", "'syphon.rat' is unknown: did you mean 'rate'?"),
-        ("[ledger.reprt]\n", "'ledger.reprt' is unknown: did you mean 'report'?"),
-        ("[ledger]\nplan = 'x'", "'ledger.plan' is unknown: known are build, report."),
-        ("[syphon]\nrate = 'fast'", "syphon.rate is 'fast': expected a number."),
-        ("[syphon]\nonce = 1", "syphon.once is '1': expected true or false."),
-        ("[serve]\nport = 5672.5", "serve.port is '5672.5': expected a whole number."),
-        ("[serve]\nport = true", "serve.port is 'True': expected a whole number."),
-        ("[deadletters.resubmit]\nreason = 'x'", "deadletters.resubmit.reason is 'x': expected a list of texts"),
-        ("syphon = 3", "syphon is 3: expected a table, [syphon], with options of that command."),
+        ("[syphon]\nrat = 1", "syphon: 'rat' is unknown: did you mean 'rate'?"),
+        ("[ledger.reprt]\n", "ledger: 'reprt' is unknown: did you mean 'report'?"),
+        ("[ledger]\nplan = 'x'", "ledger: 'plan' is unknown: known are build, report."),
+        ("[syphon]\nrate = 'fast'", "syphon: rate is 'fast': expected a number."),
+        ("[syphon]\nonce = 1", "syphon: once is 1: expected true or false."),
+        ("[serve]\nport = 5672.5", "serve: port is 5672.5: expected a whole number."),
+        ("[serve]\nport = true", "serve: port is true: expected a whole number."),
+        ("[deadletters.resubmit]\nreason = 'x'", "deadletters: resubmit: reason is 'x': expected a list of texts"),
+        ("syphon = 3", "syphon is 3: expected a table, [syphon]."),
         ("[syphon]\nprimary = 'env:X'", "'syphon.primary' is not an option of one command: write it at the top"),
-        ("[syphon]\nconfig = 'x'", "'syphon.config' is not an option of one command: it has no place in a file."),
-        ("primary = 3", "primary is '3': expected a text in quotes."),
+        ("[syphon]\nconfig = 'x'", "'syphon.config' is not an option of one command: use it on the command line only."),
+        ("primary = 3", "primary is 3: expected a text in quotes."),
         ("[serve", " is not TOML: "),
         ("x = '\xff'", " is not TOML: "),
         (f"x = {'1' * 5000}", "is not TOML: it has a whole number of more than 64 bits."),
@@ -81,7 +81,7 @@ def test_a_file_is_right_or_refused_whichever_command_runs(
 
 def test_a_file_that_is_not_there_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--config", "pairbus.toml", *ESTIMATE]) == 2
-    assert "--config 'pairbus.toml' cannot be read: No such file or directory." in capsys.readouterr().err
+    assert "Cannot read --config 'pairbus.toml': No such file or directory." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_connection_string_in_the_file_is_refused_and_not_shown(
     config.write_text(f"{text}\n")
     assert run(["--config", "pairbus.toml", *ESTIMATE]) == 2
     said = capsys.readouterr().err
-    assert "holds a connection string: write where it is instead" in said
+    assert "contains a connection string: write where it is instead" in said
     assert "c2VjcmV0" not in said
 
 
@@ -128,7 +128,7 @@ def test_without_any_name_the_three_ways_are_said(
 ) -> None:
     monkeypatch.delenv("PAIRBUS_SECONDARY", raising=False)
     assert run(["backlog", "list", "--primary-name", "contoso"]) == 2
-    assert "Neither --secondary, nor the environment variable PAIRBUS_SECONDARY, nor a --config" in (
+    assert "--secondary is missing, and neither PAIRBUS_SECONDARY nor a --config names the namespace" in (
         capsys.readouterr().err
     )
 
@@ -145,8 +145,8 @@ def test_the_file_may_ask_for_silence_and_the_environment_may_break_it(
 ) -> None:
     config.write_text("quiet = true\n")
     words = ["--config", "pairbus.toml", *ESTIMATE]
-    assert run(words) == 0 and voice.is_quiet()
+    assert run(words) == 0 and output.is_quiet()
     monkeypatch.setenv("PAIRBUS_QUIET", "0")
-    assert run(words) == 0 and not voice.is_quiet()
-    assert run([*words, "--quiet"]) == 0 and voice.is_quiet()
-    assert run(list(ESTIMATE)) == 0 and not voice.is_quiet()
+    assert run(words) == 0 and not output.is_quiet()
+    assert run([*words, "--quiet"]) == 0 and output.is_quiet()
+    assert run(list(ESTIMATE)) == 0 and not output.is_quiet()

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pairbus.cli.__main__ import _refuse, run
-from pairbus.cli.cost import simulated
-from pairbus.cli.plain import counted, plain
-from pairbus.cli.tables import print_rows
+from pairbus.cli.cost import format_result
+from pairbus.cli.output import counted, plain, print_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,9 @@ def test_things_are_counted_as_people_say_it() -> None:
 
 
 def test_a_row_of_a_simulation_has_one_format() -> None:
-    assert [simulated("availability", value) for value in (1.0, 0.99951234)] == ["1.000000", "0.999512"]
-    assert [simulated("amount", value) for value in (10.0, 1234.5678)] == ["10.00", "1,234.57"]
-    assert [simulated("pings", value) for value in (3.0, 2.25, 12345.0)] == ["3.0", "2.2", "12,345.0"]
+    assert [format_result("availability", value) for value in (1.0, 0.99951234)] == ["1.000000", "0.999512"]
+    assert [format_result("amount", value) for value in (10.0, 1234.5678)] == ["10.00", "1,234.57"]
+    assert [format_result("pings", value) for value in (3.0, 2.25, 12345.0)] == ["3.0", "2.2", "12,345.0"]
 
 
 def test_a_fleet_with_an_unknown_tariff_is_refused_before_spark_starts(

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 from tests.support.published import PRIMARY, SECONDARY, published_hour, states_of_an_hour
 
-from pairbus.cli.dashboard_foreground import _serve
-from pairbus.cli.refusal import Refusal
+from pairbus.cli.dashboard import _serve
+from pairbus.cli.output import Refusal
 from pairbus.costs import Fleet, Outage, estimate, shipped_tariffs, tariff_for
 from pairbus.dashboard import ledger_tail
 from pairbus.dashboard.asking import Wish, addressees
@@ -469,7 +469,7 @@ def test_a_page_that_cannot_be_served_any_more_ends(tmp_path: Path) -> None:
     """On a socket that no server can listen on."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wrong:
         wrong.bind(("127.0.0.1", 0))
-        with pytest.raises(Refusal, match="The page cannot be served any more"):
+        with pytest.raises(Refusal, match="The page's server stopped"):
             asyncio.run(_serve(Settings(tmp_path / "state", PRICES), None, wrong, None))
 
 

@@ -153,9 +153,9 @@ def test_a_scenario_that_cannot_be_read_is_exit_code_2(tmp_path: Path, capsys: p
         assert f"{path} is not TOML: it has a whole number of more than 64 bits." in capsys.readouterr().err
     path.write_text(GOOD + '[[steps]]\ndo = "kill"\n')
     assert run(["drill", str(path), "--real", "--primary", "a", "--secondary", "b"]) == 2
-    assert "--real cannot do 'kill': real namespaces know only faults of mode disable." in capsys.readouterr().err
+    assert "--real cannot do 'kill': on real namespaces the only fault is mode disable." in capsys.readouterr().err
     assert run(["drill", str(path), "--primary", "a"]) == 2
-    assert "--primary and --secondary are for --real: give it, or leave them out." in capsys.readouterr().err
+    assert "--primary and --secondary work only with --real: add it, or leave them out." in capsys.readouterr().err
 
 
 def test_the_page_describes_every_key_step_and_name() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli.__main__ import run
-from pairbus.cli.parsing import LARGEST_BYTES
+from pairbus.cli.options import MAX_FILE_BYTES
 from pairbus.pipeline.fleet import FleetError, FleetPlan, OutageKind, PairingChoice, parse_fleet
 
 FIFTY_NINE = ", ".join(map(str, range(1, 60)))
@@ -44,7 +44,11 @@ def test_a_wrong_fleet_is_one_sentence(text: str, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"#" * (LARGEST_BYTES + 1), "has more than 1,048,576 bytes"), (b"\xff", "is not TOML"), (None, "cannot be read")],
+    [
+        (b"#" * (MAX_FILE_BYTES + 1), "{path} has more than 1,048,576 bytes"),
+        (b"\xff", "{path} is not TOML"),
+        (None, "Cannot read the {noun} {path}: No such file"),
+    ],
 )
 @pytest.mark.parametrize("words", [("simulate",), ("cost", "forecast"), ("cost", "estimate", "--tariff-file")])
 def test_a_file_that_is_none_is_refused(
@@ -55,7 +59,7 @@ def test_a_file_that_is_none_is_refused(
         path.write_bytes(content)
     assert run([*words, str(path)]) == 2
     said = capsys.readouterr().err
-    assert f"{path} {says}" in said
+    assert says.format(path=path, noun="tariff" if "--tariff-file" in words else "fleet") in said
     assert said.count("\n") == 1
 
 

@@ -7,8 +7,8 @@ import errno
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from pairbus.cli.refusal import Refusal
-from pairbus.cli.spark import refusing
+from pairbus.cli.foreground import refusing_spark_errors
+from pairbus.cli.output import Refusal
 from pairbus.pipeline.failures import LONGEST, cause_of
 
 WORKER = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read. Traceback (most recent call last):
@@ -47,10 +47,10 @@ def test_a_long_cause_is_cut() -> None:
 
 
 def test_an_error_of_spark_is_a_refusal() -> None:
-    with pytest.raises(Refusal, match=r"^Spark could not finish: it did not work\.$"), refusing():
+    with pytest.raises(Refusal, match=r"^Spark failed: it did not work\.$"), refusing_spark_errors():
         raise PySparkException("[SOME_CONDITION] it did not work.\nand much more")
 
 
 def test_a_file_that_cannot_be_used_is_named() -> None:
-    with pytest.raises(Refusal, match=r"^tables cannot be used: Permission denied\.$"), refusing():
+    with pytest.raises(Refusal, match=r"^Cannot use tables: Permission denied\.$"), refusing_spark_errors():
         raise PermissionError(errno.EACCES, "Permission denied", "tables")

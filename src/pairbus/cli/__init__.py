@@ -1,10 +1,7 @@
-"""The command line: parse, call, print. Nothing is decided here that a library user would miss.
+"""The command line: parse, call, print. Library users miss nothing that is here.
 
-Rules:
-- One module per group of commands. It imports only typer and the standard library at its top; what a command
-  needs is imported when it runs, so that `pairbus --help` answers at once.
+- One module per group of commands. At its top it imports only typer, light modules of this package and the standard
+  library; functions import the rest when they run, so that `pairbus --help` answers at once.
 - Results go to standard output, everything else to standard error.
-- What went wrong is one sentence: what was given, what was expected, what to do. No tracebacks, no secrets.
-
-Exit codes are in `exits`.
+- An error is one sentence with the value, what was expected and what to do. No tracebacks, no secrets.
 """

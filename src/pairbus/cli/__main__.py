@@ -1,9 +1,10 @@
-"""The entry point `pairbus`: assembles the commands, turns what goes wrong into a sentence and an exit code."""
+"""The entry point `pairbus`: assembles the commands, and turns errors into a sentence and an exit code."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated, Any
 
 try:
@@ -13,30 +14,12 @@ except ModuleNotFoundError:
     sys.exit(2)
 from typer.main import get_command
 
-from pairbus.cli import (
-    backlog,
-    completion,
-    cost,
-    dashboard,
-    deadletters,
-    demo,
-    doctor,
-    drill,
-    fault,
-    ledger,
-    serve,
-    settings,
-    syphon,
-    voice,
-)
-from pairbus.cli.commands import ROOT_VARIABLES, Config, Group, HelpAsked, Quiet, unify
-from pairbus.cli.exits import CANNOT_RUN, DONE, INTERRUPTED
-from pairbus.cli.plain import plain
-from pairbus.cli.refusal import Refusal
-from pairbus.cli.sentences import sentence
+from pairbus.cli import backlog, cost, dashboard, demo, doctor, drill, fault, ledger, output, serve, settings, syphon
+from pairbus.cli.commands import ROOT_VARIABLES, Config, Group, HelpRequested, Quiet, use_own_classes
+from pairbus.cli.output import CANNOT_RUN, DONE, INTERRUPTED, Refusal, describe_usage_error, plain
 
-# In the order in which a newcomer meets them.
-JOURNEY = (
+# The order in which a newcomer meets them.
+ORDER = (
     *("demo", "serve", "fault", "doctor", "drill", "syphon", "backlog", "deadletters", "dashboard"),
     *("ledger", "cost", "simulate", "completion"),
 )
@@ -49,12 +32,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, serve, fault, doctor, drill, syphon, backlog, deadletters, dashboard, ledger, cost, completion):
+for module in (demo, serve, fault, doctor, drill, syphon, backlog, dashboard, ledger, cost):
     module.register(app)
 
 
-def show_version(wanted: bool) -> None:
-    if wanted:
+def show_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"pairbus {version('pairbus')}")
@@ -72,33 +55,54 @@ def options(
 ) -> None:
     """Keeps applications sending when an Azure Service Bus namespace is down.
 
-    Options may also be given by the environment (PAIRBUS_SYPHON_RATE=200) or by a file (--config pairbus.toml).
+    Every option can also come from the environment (PAIRBUS_SYPHON_RATE=200) or from a file (--config pairbus.toml).
     """
 
 
+class Shell(StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.command("completion")
+def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+    """Print the completion script for a shell.
+
+    Save it where the shell looks for completions. `pairbus --install-completion` does that for your current shell.
+    """
+    import os
+    import subprocess
+
+    # typer writes the script when it is started as a shell would start it.
+    environment = {**os.environ, "_PAIRBUS_COMPLETE": f"source_{shell.value}"}
+    command = [sys.executable, "-m", "pairbus.cli"]
+    typer.echo(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
+
+
 def command_tree() -> Any:
-    """All commands, as `run` uses them."""
-    unify(app)
+    """All commands, built as `run` uses them."""
+    use_own_classes(app)
     root: Any = get_command(app)
-    root.commands = {name: root.commands[name] for name in JOURNEY if name in root.commands}
+    root.commands = {name: root.commands[name] for name in ORDER if name in root.commands}
     for param in root.params:
         param.envvar = ROOT_VARIABLES.get(param.name)
     return root
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code."""
+    """Run one command line and return its exit code."""
     settings.forget()
-    voice.be_quiet(False)
+    output.set_quiet(False)
     try:
         code = command_tree().main(args=arguments, prog_name="pairbus", standalone_mode=False)
-    except HelpAsked as asked:
-        sys.stderr.write(f"{asked}\n")
+    except HelpRequested as requested:
+        sys.stderr.write(f"{requested}\n")
         return CANNOT_RUN
     except Refusal as refusal:
         return _refuse(str(refusal))
     except typer.TyperException as error:
-        return _refuse(sentence(error))
+        return _refuse(describe_usage_error(error))
     except ModuleNotFoundError as error:
         package = (error.name or "pairbus").partition(".")[0]
         if package == "pairbus":
@@ -111,8 +115,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else DONE
 
 
-def _refuse(said: str) -> int:
-    sys.stderr.write("\n".join(map(plain, f"pairbus: {said}".splitlines())) + "\n")
+def _refuse(text: str) -> int:
+    sys.stderr.write("\n".join(map(plain, f"pairbus: {text}".splitlines())) + "\n")
     return CANNOT_RUN
 
 

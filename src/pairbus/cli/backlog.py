@@ -1,95 +1,146 @@
-"""`pairbus backlog`: what waits in the backlog queues of a primary, and removing those that nobody uses."""
+"""`pairbus backlog` and `pairbus deadletters`: look into the backlog queues of a primary, and clean them up."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
-from pairbus.cli.namespaces import HELP
+from pairbus.cli.foreground import ask_namespace
+from pairbus.cli.options import NAMESPACE_HELP, Ledger, namespace_of_secondary, parse_queues
+from pairbus.cli.output import ANSWER_IS_NO, DONE, counted, plain, print_json, print_rows, remark
 
-Secondary = Annotated[str | None, typer.Option(metavar="NAMESPACE", help=f"{HELP} Default: env:PAIRBUS_SECONDARY.")]
-PrimaryName = Annotated[str, typer.Option(help="The primary's name in the backlog queues' paths, such as contoso.")]
-Queues = Annotated[str, typer.Option(help="The backlog queues in use; the others are extra.")]
+Secondary = Annotated[
+    str | None,
+    typer.Option(metavar="NAMESPACE", help=f"The secondary. {NAMESPACE_HELP} Default: env:PAIRBUS_SECONDARY."),
+]
+PrimaryName = Annotated[
+    str, typer.Option(help="The primary's name in the paths of the backlog queues, such as contoso.")
+]
+Queues = Annotated[str, typer.Option(help="The backlog queues in use, such as 0-9 or 0,2,5-7; all others are extra.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
 
-commands = typer.Typer(help="Look into the backlog, and tidy it up.", no_args_is_help=True)
+backlog = typer.Typer(help="Look into the backlog queues, and clean them up.", no_args_is_help=True)
+deadletters = typer.Typer(help="Handle messages that the syphon could not deliver.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(commands, name="backlog")
+    app.add_typer(backlog, name="backlog")
+    app.add_typer(deadletters, name="deadletters")
 
 
-@commands.command("list")
-def list_(
+@backlog.command("list")
+def list_backlog(
     primary_name: PrimaryName, secondary: Secondary = None, queues: Queues = "0-9", as_json: AsJson = False
 ) -> None:
-    """Show each backlog queue and what is in it.
+    """Show the backlog queues and their content.
 
-    Depth, oldest message, destinations, parts of large messages, dead letters.
+    For each queue: its depth, oldest message, destinations, parts of large messages, dead letters.
     """
-    from pairbus.cli.namespaces import namespace, numbers
-    from pairbus.cli.tables import asked, print_rows
     from pairbus.syphon.backlog import list_queues
 
-    where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
-    print_rows(asked(list_queues(where, primary_name, numbers("--queues", queues))), as_json=as_json)
+    rows = list_queues(namespace_of_secondary(secondary), primary_name, parse_queues(queues))
+    print_rows(ask_namespace(rows), as_json=as_json)
 
 
-@commands.command("peek")
+@backlog.command("peek")
 def peek(
     primary_name: PrimaryName,
     secondary: Secondary = None,
     queue: Annotated[int, typer.Option(min=0, help="The number of the backlog queue.")] = 0,
-    count: Annotated[int, typer.Option(min=1, help="How many messages, from the oldest on.")] = 20,
+    count: Annotated[int, typer.Option(min=1, help="How many messages to show, oldest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show the oldest messages of one backlog queue.
 
-    They stay where they are.
+    The messages stay in the queue.
     """
-    from pairbus.cli.namespaces import namespace
-    from pairbus.cli.tables import asked, print_rows
     from pairbus.pairing.options import backlog_path
     from pairbus.syphon.backlog import Waiting, no_backlog
     from pairbus.syphon.backlog import peek as peek_at
     from pairbus.syphon.transport import ReceiverLostError
 
-    where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
+    where = namespace_of_secondary(secondary)
 
-    async def found() -> list[Waiting]:
+    async def messages() -> list[Waiting]:
         try:
-            return [one async for one in peek_at(where, backlog_path(primary_name, queue), count)]
+            return [message async for message in peek_at(where, backlog_path(primary_name, queue), count)]
         except ReceiverLostError as error:
             if not error.missing:
                 raise
             raise await no_backlog(where, primary_name, [queue]) from error
 
-    print_rows(asked(found()), as_json=as_json)
+    print_rows(ask_namespace(messages()), as_json=as_json)
 
 
-@commands.command("prune")
+@backlog.command("prune")
 def prune(
     primary_name: PrimaryName,
     secondary: Secondary = None,
     queues: Queues = "0-9",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which.")] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete empty backlog queues that are not in use.
 
-    Those with messages or dead letters stay.
+    Queues with messages or dead letters stay.
     """
-    from pairbus.cli.namespaces import namespace, numbers
-    from pairbus.cli.tables import asked
     from pairbus.syphon.backlog import prune as prune_queues
 
-    where = namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
-    names = asked(prune_queues(where, primary_name, numbers("--queues", queues), dry_run=dry_run))
+    names = ask_namespace(
+        prune_queues(namespace_of_secondary(secondary), primary_name, parse_queues(queues), dry_run=dry_run)
+    )
     if as_json:
-        import json
-
-        typer.echo(json.dumps(names))
+        print_json(names)
         return
     for name in names:
         typer.echo(f"{name} {'would be deleted' if dry_run else 'was deleted'}")
+
+
+@deadletters.command("list")
+def list_dead_letters(primary_name: PrimaryName, secondary: Secondary = None, as_json: AsJson = False) -> None:
+    """Show the dead letters of all backlog queues."""
+    from pairbus.syphon.deadletters import dead_letters
+
+    print_rows(ask_namespace(dead_letters(namespace_of_secondary(secondary), primary_name)), as_json=as_json)
+
+
+@deadletters.command("resubmit")
+def resubmit(
+    primary_name: PrimaryName,
+    secondary: Secondary = None,
+    reason: Annotated[list[str] | None, typer.Option(help="Only dead letters with this reason; repeatable.")] = None,
+    message_id: Annotated[list[str] | None, typer.Option(help="Only this message; repeatable.")] = None,
+    dry_run: DryRun = False,
+    ledger: Ledger = None,
+    as_json: AsJson = False,
+) -> int:
+    """Put dead letters back into their backlog queue.
+
+    Fix the cause first; the syphon then delivers them. If you keep a ledger, name it with --ledger, so that the audit
+    knows that the messages are waiting again. Exits with 1 if no dead letter has the id of a --message-id.
+    """
+    from pairbus.ledger import LedgerWriter, Role
+    from pairbus.syphon.deadletters import resubmit as put_back
+
+    where = namespace_of_secondary(secondary)
+    with nullcontext() if ledger is None else LedgerWriter(ledger, role=Role.SYPHON) as writer:
+        letters = ask_namespace(
+            put_back(
+                where,
+                primary_name,
+                reasons=reason or (),
+                message_ids=message_id or (),
+                dry_run=dry_run,
+                ledger=writer,
+            )
+        )
+    print_rows(letters, as_json=as_json)
+    verb = "would be" if dry_run else "was" if len(letters) == 1 else "were"
+    remark(f"{counted(len(letters), 'dead letter')} {verb} resubmitted.")
+    absent = set(message_id or ()) - {letter.message_id for letter in letters}
+    for name in sorted(absent):
+        remark(f"No dead letter has the id '{plain(name)}'{' and one of these reasons' if reason else ''}.")
+    return ANSWER_IS_NO if absent else DONE

@@ -1,22 +1,20 @@
-"""`pairbus cost` and `pairbus simulate`: what a pairing costs, before there is one."""
+"""`pairbus cost` and `pairbus simulate`: what a pairing costs, before it exists."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pairbus.cli.parsing import file_text
-from pairbus.cli.plain import counted
-from pairbus.cli.pricing import PlanName, TariffFile, TariffName, read_tariffs
-from pairbus.cli.refusal import Refusal
-from pairbus.cli.spark import with_spark
-from pairbus.cli.voice import remark
+from pairbus.cli.foreground import with_spark
+from pairbus.cli.options import PlanName, TariffFile, TariffName, read_small_file, read_tariffs
+from pairbus.cli.output import Refusal, counted, remark
 
-FleetFile = Annotated[Path, typer.Argument(metavar="FLEET.toml", help="The fleet; docs/costs.md shows one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
+FleetFile = Annotated[Path, typer.Argument(metavar="FLEET.toml", help="The fleet; docs/costs.md has an example.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 _MONEY = ("amount", "amount_without_pairing")
 _ALL = (
     *("availability", "availability_without_pairing", "refused", "diverted", "spooled", "pings"),
@@ -25,7 +23,7 @@ _ALL = (
 
 
 def register(app: typer.Typer) -> None:
-    cost = typer.Typer(help="What a pairing costs.", no_args_is_help=True)
+    cost = typer.Typer(help="Calculate what a pairing costs.", no_args_is_help=True)
     cost.command("estimate")(estimate)
     cost.command("forecast")(forecast)
     app.add_typer(cost, name="cost")
@@ -33,30 +31,30 @@ def register(app: typer.Typer) -> None:
 
 
 def estimate(
-    clients: Annotated[int, typer.Option(help="Paired clients.")] = 1,
+    clients: Annotated[int, typer.Option(help="Number of paired clients.")] = 1,
     entities: Annotated[int, typer.Option(help="Queues and topics that each client sends to.")] = 1,
-    backlog_queues: Annotated[int, typer.Option(help="Backlog queues.")] = 10,
+    backlog_queues: Annotated[int, typer.Option(help="Number of backlog queues.")] = 10,
     syphons: Annotated[int, typer.Option(help="Processes that run the syphon.")] = 1,
-    failover_interval: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
-    ping_interval: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
+    failover_interval: Annotated[float, typer.Option(help="Seconds of failures before a failover.")] = 60.0,
+    ping_interval: Annotated[float, typer.Option(help="Seconds between two pings of a failed entity.")] = 60.0,
     recovery_pings: Annotated[int, typer.Option(help="Pings in a row that must succeed.")] = 1,
     outage_hours: Annotated[float, typer.Option(help="Length of one outage of the primary.")] = 0.0,
     outages: Annotated[int, typer.Option(help="Outages in 30 days.")] = 1,
-    rate: Annotated[float, typer.Option(help="Messages a second of the whole fleet.")] = 1.0,
+    rate: Annotated[float, typer.Option(help="Messages per second of the whole fleet.")] = 1.0,
     message_bytes: Annotated[int, typer.Option(help="Size of a message.")] = 1024,
     primary_operations: Annotated[int, typer.Option(help="Operations of the primary in 30 days without pairing.")] = 0,
     tariff_file: TariffFile = None,
     tariff: TariffName = None,
     plan: PlanName = "standard",
-    explain: Annotated[bool, typer.Option("--explain", help="Show the formulae with the numbers.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the formulas with their numbers.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate what pairing adds in 30 days. Instant."""
+    """Estimate what pairing adds to the bill in 30 days."""
     from pairbus.costs import Fleet, Outage, tariff_for
     from pairbus.costs import estimate as calculate
     from pairbus.costs.estimate import HOURS
 
-    for option, value, least, most in (
+    for option, value, low, high in (
         ("--clients", clients, 1, 1_000_000),
         ("--entities", entities, 1, 10_000),
         ("--backlog-queues", backlog_queues, 1, 10_000),
@@ -70,12 +68,12 @@ def estimate(
         ("--message-bytes", message_bytes, 1, 100 * 1024 * 1024),
         ("--primary-operations", primary_operations, 0, 1_000_000_000_000_000),
     ):
-        if not least <= value <= most:  # also not-a-number is not
-            raise Refusal(f"{option} {str(value)[:30]} is out of range: give a number from {least} to {most:,}.")
+        if not low <= value <= high:  # true for nan as well
+            raise Refusal(f"{option} {str(value)[:30]} is out of range: use a number from {low} to {high:,}.")
     if outage_hours * outages > HOURS:
         raise Refusal(
-            f"--outages {outages} of --outage-hours {outage_hours:g} are {outage_hours * outages:,g} hours: 30 days "
-            f"have {HOURS}, give less."
+            f"--outages {outages} of --outage-hours {outage_hours:g} are {outage_hours * outages:,g} hours, but 30 "
+            f"days have {HOURS}: use less."
         )
     tariffs, name = read_tariffs(tariff_file, tariff)
     try:
@@ -94,12 +92,10 @@ def estimate(
     except ValueError as error:
         raise Refusal(str(error)) from error
     if as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(result).decode())
+        _print_json(result)
         return
     _print_table(
-        ("cause", "namespace", "an hour", "a day", "30 days"),
+        ("cause", "namespace", "per hour", "per day", "30 days"),
         [
             (line.cause, line.namespace, _number(line.per_hour), _number(line.per_day), _number(line.per_30_days))
             for line in result.lines
@@ -115,73 +111,69 @@ def estimate(
 
 
 def forecast(fleet: FleetFile, tariff_file: TariffFile = None, as_json: AsJson = False) -> None:
-    """Forecast what a fleet's pairing will cost.
+    """Forecast what the pairing of a fleet will cost.
 
-    As a distribution over random outages: the mean, and how bad it may get.
+    Simulates random outages and shows the distribution of the cost: the mean and the percentiles.
     """
     _simulate(fleet, None, tariff_file, as_json, _MONEY)
 
 
 def simulate(
     fleet: FleetFile,
-    runs: Annotated[int | None, typer.Option(min=1, help="How many periods to play for each choice.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Runs for each combination of options.")] = None,
     tariff_file: TariffFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a fleet through random outages.
+    """Simulate a fleet through random outages.
 
-    With the product's own failover core: how available sends are, how long messages wait, what it costs.
+    Uses the product's own failover logic. Shows how available sends are, how long messages wait, and what it costs.
     """
     _simulate(fleet, runs, tariff_file, as_json, _ALL)
 
 
 def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: bool, shown: tuple[str, ...]) -> None:
-    from dataclasses import replace
-
     from pairbus.costs import TariffError, tariff_for
     from pairbus.pipeline.fleet import FleetError, parse_fleet
 
     tariffs, _ = read_tariffs(tariff_file, None)
     try:
-        plan = parse_fleet(file_text("The fleet", file), str(file))
+        plan = parse_fleet(read_small_file("fleet", file), str(file))
         plan = plan if runs is None else replace(plan, runs=runs)
         tariff = tariff_for(tariffs, plan.tariff, date.today())
         tariff.plan(plan.plan)
-        currency = tariff.currency
     except (FleetError, TariffError) as error:
         raise Refusal(str(error)) from error
 
-    def play(spark: Any) -> list[dict[str, Any]]:
+    def run(spark: Any) -> list[dict[str, Any]]:
         from pairbus.pipeline.simulation import forecast as distribution
         from pairbus.pipeline.simulation import simulate as run_all
 
         return distribution(run_all(spark, plan, tariffs=tariffs))
 
-    remark(f"Playing {counted(len(plan.choices), 'choice')} of options, {counted(plan.runs, 'run')} each, on Spark …")
-    results = with_spark(play)
+    combinations = counted(len(plan.choices), "combination")
+    remark(f"Simulating {combinations} of options on Spark, {counted(plan.runs, 'run')} each …")
+    results = with_spark(run)
     if as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(results).decode())
+        _print_json(results)
         return
-    varied = [name for name in results[0]["options"] if len({r["options"][name] for r in results}) > 1]
+    varied = [name for name in results[0]["options"] if len({result["options"][name] for result in results}) > 1]
     for result in results:
-        options = ", ".join(f"{name} {result['options'][name]:g}" for name in varied) or "one choice of options"
+        options = ", ".join(f"{name} {result['options'][name]:g}" for name in varied) or "one combination of options"
         typer.echo(f"{options} ({result['runs']:,} runs of {plan.days:g} days)")
         _print_table(
-            ("", "mean", "5 %", "half", "95 %", "99 %"),
+            ("", "mean", "5 %", "50 %", "95 %", "99 %"),
             [
                 (
-                    f"{name}, {currency}" if name in _MONEY else name,
-                    *(simulated(name, result[name][k]) for k in ("mean", "p5", "p50", "p95", "p99")),
+                    f"{name}, {tariff.currency}" if name in _MONEY else name,
+                    *(format_result(name, result[name][k]) for k in ("mean", "p5", "p50", "p95", "p99")),
                 )
                 for name in shown
             ],
         )
 
 
-def simulated(name: str, value: float) -> str:
-    """One result of a simulation: all of one row alike, so that its columns compare."""
+def format_result(name: str, value: float) -> str:
+    """One number of a simulation. All numbers of a row have the same format, so that they compare."""
     if name.startswith("availability"):
         return f"{value:.6f}"
     if name in _MONEY:
@@ -195,8 +187,14 @@ def _number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) or value == int(value) else f"{value:,.6g}"
 
 
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    typer.echo(msgspec.json.encode(value).decode())
+
+
 def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Columns under their headings: names to the left, numbers to the right."""
+    """Print columns under their headings: names to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     left = [all(not row[i][:1].isdigit() for row in rows) for i in range(len(head))]
     for row in (head, *rows):

@@ -1,14 +1,23 @@
-"""`pairbus doctor`: what could keep a pairing from working, one line for each check, with what to do."""
+"""`pairbus doctor`: one line for each check of a pairing, with what to do."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.cli.ends import Primary, PrimaryName, Secondary
-from pairbus.cli.plain import plain
-from pairbus.cli.refusal import Refusal
+from pairbus.cli.options import (
+    NotRunning,
+    Primary,
+    PrimaryName,
+    Secondary,
+    find_primary_name,
+    is_named,
+    namespace,
+    parse_queues,
+)
+from pairbus.cli.output import ANSWER_IS_NO, DONE, Refusal, is_quiet, plain, print_json
 
 if TYPE_CHECKING:
     from pairbus.doctor import Finding
@@ -24,81 +33,75 @@ def doctor(
     secondary: Secondary = None,
     primary_name: PrimaryName = None,
     entity: Annotated[
-        str | None, typer.Option(help="A queue or topic of the primary to try Send on, for a key without Manage.")
+        str | None,
+        typer.Option(help="A queue or topic of the primary to test Send on, if the key lacks Manage."),
     ] = None,
     queues: Annotated[str, typer.Option(help="The backlog queues in use, such as 0-9 or 0,2,5-7.")] = "0-9",
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="The port that local namespaces should find free.")
+        int, typer.Option(min=1, max=65535, help="Check whether a local namespace could use this port.")
     ] = 5672,
-    as_json: Annotated[bool, typer.Option("--json", help="All findings as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as JSON.")] = False,
 ) -> int:
-    """Look for what could keep a pairing from working.
+    """Find out what could keep a pairing from working.
 
-    Python, packages, Java, the port of local namespaces; then address, certificate, clock and rights of both
-    namespaces, and the backlog queues. One line each, with what to do. It changes nothing.
+    Checks Python, packages, Java and the port for local namespaces; then the address, certificate, clock and rights of
+    both namespaces, and the backlog queues. Prints one line for each check, with what to do. Changes nothing.
     Exits with 1 if a check failed.
     """
     import asyncio
-    import json
-    from dataclasses import asdict
 
-    from pairbus.cli.exits import ANSWER_IS_NO, DONE
-    from pairbus.cli.namespaces import numbers
-    from pairbus.cli.voice import is_quiet
     from pairbus.doctor import Status, examine
 
-    wanted = numbers("--queues", queues)
-    first, known_as = _given("primary", primary)
-    second, _ = _given("secondary", secondary)
-    name = _name(first, primary_name or known_as)
+    numbers = parse_queues(queues)
+    first, known_name = _namespace("primary", primary)
+    second, _ = _namespace("secondary", secondary)
+    name = _primary_name(first, primary_name or known_name)
 
-    async def look() -> list[Finding]:
+    async def run() -> list[Finding]:
         findings = []
-        async for finding in examine(first, second, primary_name=name, entity=entity, queues=wanted, port=port):
+        async for finding in examine(first, second, primary_name=name, entity=entity, queues=numbers, port=port):
             findings.append(finding)
             if not as_json and (not is_quiet() or finding.status is Status.FAILED):
                 typer.echo(f"{finding.status.value:<8} {finding.check:<22} {plain(str(finding))}")
         return findings
 
     try:
-        findings = asyncio.run(look())
+        findings = asyncio.run(run())
     except ValueError as error:
         raise Refusal(str(error)) from error
     healthy = not any(finding.status is Status.FAILED for finding in findings)
     if as_json:
-        typer.echo(json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in findings]}))
+        print_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
     return DONE if healthy else ANSWER_IS_NO
 
 
-def _given(role: str, given: str | None) -> tuple[Namespace | Finding | None, str | None]:
-    """The namespace, or the finding that what was given is none; and the name of one that is known but not running."""
-    from pairbus.cli.namespaces import NotRunning, is_named, namespace
+def _namespace(role: str, value: str | None) -> tuple[Namespace | Finding | None, str | None]:
+    """The namespace, or a finding that says why there is none; and the name of one that is not running, if known."""
     from pairbus.doctor import Finding, Status
 
     variable = f"PAIRBUS_{role.upper()}"
-    if not is_named(given, variable):
+    if not is_named(value, variable):
         return None, None
     try:
-        return namespace(f"--{role}", given, variable), None
+        return namespace(f"--{role}", value, variable), None
     except NotRunning as error:
         remedy = f"start it with `{error.start}`"
         if error.name is not None:
-            remedy += ", or give env:VARIABLE, a file or a host name"
-        return Finding(f"{role} address", Status.FAILED, f"{error.given} is not running", remedy), error.name
+            remedy += ", or use env:VARIABLE, a file or a host name"
+        return Finding(f"{role} address", Status.FAILED, f"{error.value} is not running", remedy), error.name
     except Refusal as error:
         return Finding(f"{role} address", Status.FAILED, str(error)), None
 
 
-def _name(primary: Namespace | Finding | None, given: str | None) -> str | None:
-    """The name in the backlog paths, as the syphon would choose it; None if it cannot be known."""
-    from pairbus.cli.syphon_foreground import name_of_primary
+def _primary_name(primary: Namespace | Finding | None, name: str | None) -> str | None:
+    """The name in the backlog paths, chosen as the syphon would; None if it is unknown."""
     from pairbus.doctor import Finding
 
     if primary is None or isinstance(primary, Finding):
-        return given
+        return name
     try:
-        return name_of_primary(primary, given)
+        return find_primary_name(primary, name)
     except Refusal:
-        if given is not None:
+        if name is not None:
             raise
         return None

@@ -1,4 +1,4 @@
-"""`pairbus drill`: a scripted outage, and whether what was expected of it holds."""
+"""`pairbus drill`: play a scripted outage, and check the expectations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pairbus.cli.plain import plain
-from pairbus.cli.refusal import Refusal
+from pairbus.cli.options import primary_and_secondary
+from pairbus.cli.output import ANSWER_IS_NO, DONE, Refusal, plain, print_json, remark
 
 if TYPE_CHECKING:
     from pairbus.drill import Result, Scenario
@@ -19,64 +19,65 @@ def register(app: typer.Typer) -> None:
 
 
 def drill(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="The scenario; docs/drill.md shows one.")],
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO.toml", help="The scenario; docs/drill.md explains the format.")
+    ],
     real: Annotated[
         bool,
         typer.Option(
             "--real",
-            help="Against the namespaces of --primary and --secondary, on entities that the drill makes and removes; "
-            "without it, against two embedded namespaces of its own.",
+            help="Use the namespaces of --primary and --secondary, with entities that the drill creates and deletes. "
+            "Default: two embedded namespaces of its own.",
         ),
     ] = False,
     primary: Annotated[
-        str | None, typer.Option(metavar="NAMESPACE", help="For --real; as for 'pairbus syphon'.")
+        str | None, typer.Option(metavar="NAMESPACE", help="For --real; named as in 'pairbus syphon'.")
     ] = None,
     secondary: Annotated[
-        str | None, typer.Option(metavar="NAMESPACE", help="For --real; as for 'pairbus syphon'.")
+        str | None, typer.Option(metavar="NAMESPACE", help="For --real; named as in 'pairbus syphon'.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole result as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
 ) -> int:
-    """Rehearse an outage and check what is expected of it.
+    """Rehearse an outage and check what you expect of it.
 
-    Plays the steps of a scenario, then looks for every message whose send was accepted: delivered, dead-lettered, in
-    the backlog or in the spool; what is nowhere is lost. Exits with 1 if an expectation does not hold, or if none is
-    about accepted or refused sends and nothing was accepted.
+    Plays the steps of a scenario, then looks for every accepted message: delivered, dead-lettered, in the backlog or in
+    the spool. A message that is nowhere is lost. Exits with 1 if an expectation does not hold, or if no message was
+    accepted and no expectation is about `accepted` or `refused`.
     """
     import asyncio
-    import json
     import logging
     import signal
 
-    from pairbus.cli.exits import ANSWER_IS_NO, DONE
+    from azure.core.exceptions import AzureError
+
     from pairbus.drill import LeftBehindError, ScenarioError, read_scenario
+    from pairbus.errors import PairbusError
 
     if not real and (primary is not None or secondary is not None):
-        raise Refusal("--primary and --secondary are for --real: give it, or leave them out.")
+        raise Refusal("--primary and --secondary work only with --real: add it, or leave them out.")
     try:
-        wanted = read_scenario(scenario)
+        script = read_scenario(scenario)
     except ScenarioError as error:
         raise Refusal(str(error)) from error
-    logging.basicConfig(level=logging.CRITICAL)  # an outage fills logs; the drill itself says what matters
-    # A CI that cancels its job sends SIGTERM: as with Ctrl-C, what the drill made is removed.
+    logging.basicConfig(level=logging.CRITICAL)  # an outage floods the logs; the drill reports what matters
+    # CI systems cancel a job with SIGTERM. Like Ctrl-C, it must let the drill delete what it created.
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
-        result = asyncio.run(_play(wanted, real, primary, secondary))
+        result = asyncio.run(_play(script, real, primary, secondary))
     except LeftBehindError as error:
         cause = error.__context__
-        why = f"The drill could not be played: {str(cause).rstrip('.')}. " if isinstance(cause, Exception) else ""
+        why = f"The drill could not run: {str(cause).rstrip('.')}. " if isinstance(cause, Exception) else ""
         raise Refusal(f"{why}{error}") from error
-    except _errors() as error:
-        raise Refusal(f"The drill could not be played: {str(error).rstrip('.')}.") from error
+    except (AzureError, PairbusError, RuntimeError, OSError, ValueError) as error:
+        raise Refusal(f"The drill could not run: {str(error).rstrip('.')}.") from error
     if as_json:
-        typer.echo(json.dumps(result.as_dict()))
+        print_json(result.as_dict())
     else:
         _print(result)
     return DONE if result.passed else ANSWER_IS_NO
 
 
 async def _play(scenario: Scenario, real: bool, primary: str | None, secondary: str | None) -> Result:
-    from pairbus.cli.namespaces import namespace
-    from pairbus.cli.voice import remark
     from pairbus.drill import embedded_stage, real_stage, run_drill
 
     if not real:
@@ -84,20 +85,10 @@ async def _play(scenario: Scenario, real: bool, primary: str | None, secondary: 
             return await run_drill(scenario, stage, remark)
     if scenario.only_for_embedded:
         raise Refusal(
-            f"--real cannot do '{scenario.only_for_embedded[0]}': real namespaces know only faults of mode disable."
+            f"--real cannot do '{scenario.only_for_embedded[0]}': on real namespaces the only fault is mode disable."
         )
-    ends = namespace("--primary", primary, "PAIRBUS_PRIMARY"), namespace("--secondary", secondary, "PAIRBUS_SECONDARY")
-    async with real_stage(*ends) as theirs:
+    async with real_stage(*primary_and_secondary(primary, secondary)) as theirs:
         return await run_drill(scenario, theirs, remark)
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    """What may keep a drill from being played."""
-    from azure.core.exceptions import AzureError
-
-    from pairbus.errors import PairbusError
-
-    return AzureError, PairbusError, RuntimeError, OSError, ValueError
 
 
 def _print(result: Result) -> None:
@@ -106,7 +97,7 @@ def _print(result: Result) -> None:
 
     console = Console(width=None if typer.get_text_stream("stdout").isatty() else 120, soft_wrap=False)
     table = Table(
-        "entity", *("accepted", "refused", "delivered", "dead letters", "waiting", "spooled", "lost", "twice")
+        "entity", *("accepted", "refused", "delivered", "dead letters", "waiting", "spooled", "lost", "duplicates")
     )
     for name, account in (*result.entities.items(), ("all", result.account)):
         table.add_row(
@@ -115,25 +106,25 @@ def _print(result: Result) -> None:
             *(f"{value:,}" for value in (account.waiting, account.spooled, account.lost, account.duplicates)),
         )
     console.print(table)
-    verdicts = Table("", "expectation", "seen")
+    verdicts = Table("", "expectation", "actual")
     for verdict in result.verdicts:
-        seen = ", ".join(f"{name} {_shown(name, value)}" for name, value in verdict.values.items())
-        verdicts.add_row("holds" if verdict.holds else "FAILS", verdict.expectation, seen)
+        actual = ", ".join(f"{name} {_format(name, value)}" for name, value in verdict.values.items())
+        verdicts.add_row("holds" if verdict.holds else "FAILS", verdict.expectation, actual)
     console.print(verdicts)
     for step in result.steps:
         if step.problem is not None:
-            typer.echo(plain(f"step {step.number} ({step.said}) did not come to its end: {step.problem}"))
+            typer.echo(plain(f"step {step.number} ({step.said}) failed: {step.problem}"))
     for message_id in result.lost:
         typer.echo(f"lost: {message_id}")
     for left in result.left_behind:
-        typer.echo(plain(f"left behind, delete it yourself: {left}"))
+        typer.echo(plain(f"could not be deleted, delete it yourself: {left}"))
     typer.echo(f"{result.name}: {'passed' if result.passed else 'FAILED'} in {result.seconds:.1f} s")
 
 
-def _shown(name: str, value: float | str | None) -> str:
+def _format(name: str, value: float | str | None) -> str:
     if value is None:
         return "no sends"
     if isinstance(value, str):
         return value
-    timed = name.startswith(("p50_", "p95_", "p99_", "max_", "elapsed"))
-    return f"{value:.3f} s" if timed else f"{value:,.0f}"
+    is_time = name.startswith(("p50_", "p95_", "p99_", "max_", "elapsed"))
+    return f"{value:.3f} s" if is_time else f"{value:,.0f}"

@@ -1,4 +1,4 @@
-"""`pairbus fault`: break a running embedded namespace on purpose, and mend it."""
+"""`pairbus fault`: break a running embedded namespace on purpose, and repair it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pairbus.cli.parsing import duration_ms, holds_key
-from pairbus.cli.refusal import Refusal
-from pairbus.cli.voice import is_quiet
+from pairbus.cli.options import looks_like_connection_string, parse_duration_ms
+from pairbus.cli.output import Refusal, is_quiet, print_json
 
 
 class Mode(StrEnum):
@@ -38,107 +37,98 @@ def fault(
     mode: Annotated[
         Mode | None,
         typer.Option(
-            help="refuse: turn connections away; drop: cut them mid-send; hang: never answer; "
-            "error: answer with a condition; throttle: server-busy above a rate; slow: wait first; "
-            "accept-then-fail: store, then never answer."
+            help="refuse: reject connections; drop: cut them mid-send; hang: never answer; error: answer with an "
+            "AMQP condition; throttle: answer server-busy above a rate; slow: delay each send; accept-then-fail: "
+            "store the message, then never answer."
         ),
     ] = None,
-    entity: Annotated[str | None, typer.Option(help="A queue or topic; without it, the whole namespace.")] = None,
+    entity: Annotated[str | None, typer.Option(help="A queue or topic. Default: the whole namespace.")] = None,
     condition: Annotated[
         str | None, typer.Option(help="For error: the AMQP condition, such as amqp:internal-error.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="For throttle: sends a second that still pass.")] = None,
+    rate: Annotated[float | None, typer.Option(help="For throttle: sends per second that still succeed.")] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="For slow: what each send waits, such as 200ms.")
+        str | None, typer.Option(metavar="DURATION", help="For slow: the delay of each send, such as 200ms.")
     ] = None,
     duration: Annotated[
         str | None,
-        typer.Option("--for", metavar="DURATION", help="The fault ends by itself, such as after 30s."),
+        typer.Option("--for", metavar="DURATION", help="End the fault after this time, such as 30s."),
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="End the entity's faults, or all of them.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the faults that are on, after the change, as JSON.")
-    ] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="End the faults of --entity, or all of them.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the faults after the change as JSON.")] = False,
 ) -> None:
-    """Switch a fault on or off, or list those that are on.
+    """Switch a fault on or off, or list the active faults.
 
-    Without --mode and --clear it changes nothing and lists them.
+    Without --mode and --clear it only lists them.
     """
     if clear and mode:
         raise Refusal("--clear and --mode exclude each other: clear first, then set the new fault.")
     if mode is None and duration is not None:
-        raise Refusal("--for belongs to a fault: name one with --mode.")
+        raise Refusal("--for needs a fault: add --mode.")
     for option, value, owner in (
         ("--condition", condition, Mode.ERROR),
         ("--rate", rate, Mode.THROTTLE),
         ("--delay", delay, Mode.SLOW),
     ):
         if value is not None and mode is not owner:
-            raise Refusal(f"{option} belongs to --mode {owner}: leave it out, or change the mode.")
+            raise Refusal(f"{option} works only with --mode {owner}: leave it out, or change the mode.")
         if value is None and mode is owner:
             raise Refusal(f"--mode {owner} needs {option}: see 'pairbus fault --help'.")
-    delay_ms = None if delay is None else duration_ms("--delay", delay)
-    for_ms = None if duration is None else duration_ms("--for", duration)
-
-    import json
+    delay_ms = None if delay is None else parse_duration_ms("--delay", delay)
+    for_ms = None if duration is None else parse_duration_ms("--for", duration)
 
     from pairbus.embedded.faults import ControlError, RemoteSwitchboard
 
     try:
         connection_string = _connection_string(server)
+        address = connection_string.partition("sb://")[2].partition(";")[0].strip("/")
+        target = f"{entity or 'the whole namespace'} at {address}"
         switchboard = RemoteSwitchboard(connection_string)
-        where = f"{entity or 'the whole namespace'} at {_address(connection_string)}"
-        said = None
+        change = None
         if clear:
             switchboard.clear(entity)
-            said = f"No fault any more: {where}."
+            change = f"Faults cleared: {target}."
         elif mode:
             switchboard.set(mode, entity=entity, condition=condition, rate=rate, delay_ms=delay_ms, for_ms=for_ms)
-            said = f"Fault {mode.value}: {where}, {f'for {duration}' if duration else 'until it is cleared'}."
+            change = f"Fault {mode.value}: {target}, {f'for {duration}' if duration else 'until it is cleared'}."
         if as_json:
-            typer.echo(json.dumps(list(switchboard.list())))
-        elif said is not None:
+            print_json(list(switchboard.list()))
+        elif change is not None:
             if not is_quiet():
-                typer.echo(said)
+                typer.echo(change)
         else:
             faults = list(switchboard.list())
-            for one in faults:
-                typer.echo(json.dumps(one))
+            for active in faults:
+                print_json(active)
             if not faults:
-                typer.echo(f"No fault is on at {_address(connection_string)}.")
+                typer.echo(f"No fault is active at {address}.")
     except ControlError as error:
         raise Refusal(str(error)) from error
 
 
-def _address(connection_string: str) -> str:
-    """Which server that is, without its key."""
-    return connection_string.partition("sb://")[2].partition(";")[0].strip("/")
-
-
 def _connection_string(server: str) -> str:
-    """Finds the server that the user means."""
     from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, running_servers
 
-    if holds_key(server):
+    if looks_like_connection_string(server):
         return server
     path = Path(server)
     try:
         if path.is_dir() and (path / DATA_FOLDER_FILE).exists():
             path = path / DATA_FOLDER_FILE
-        found = RunningServer.read(path) if path.is_file() else None
+        described = RunningServer.read(path) if path.is_file() else None
     except (OSError, ValueError) as error:
         raise Refusal(f"'{server[:60]}' is not a ready file: {error}") from error
-    if found is not None:
-        if not found.alive:
-            raise Refusal(f"The server of '{server}' is not running any more: start it with 'pairbus serve'.")
-        return found.connection_string
+    if described is not None:
+        if not described.alive:
+            raise Refusal(f"The server of '{server}' is no longer running: start it with 'pairbus serve'.")
+        return described.connection_string
     running = list(running_servers())
     matches = [candidate for candidate in running if candidate.name.casefold() == server.casefold()]
     if len(matches) == 1:
         return matches[0].connection_string
     if matches:
         ports = ", ".join(str(match.port) for match in matches)
-        raise Refusal(f"Several servers are called '{server}' (ports {ports}): name the data folder of the one.")
+        raise Refusal(f"Several servers are called '{server}' (ports {ports}): name the data folder instead.")
     names = ", ".join(sorted({candidate.name for candidate in running}))
     known = f"running: {names}" if names else "none is running"
-    raise Refusal(f"No server called '{server}' was found ({known}): start it with 'pairbus serve'.")
+    raise Refusal(f"No server is called '{server}' ({known}): start it with 'pairbus serve'.")

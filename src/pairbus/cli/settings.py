@@ -1,19 +1,19 @@
 """pairbus.toml: options that a team does not want to type each time.
 
-    primary = "env:CONTOSO"          # where a connection string is, never the string itself
-    secondary = "secrets/standby"    # a file, found from here
+    primary = "env:CONTOSO"          # where the connection string is, never the string itself
+    secondary = "secrets/standby"    # a file, relative to this one
     primary-name = "contoso"
     ca-file = "ca.pem"
 
-    [syphon]                         # a table for each command, its options without their dashes
+    [syphon]                         # one table per command, with its options without their dashes
     rate = 200
     [ledger.report]
     plan = "premium"
 
 Rules:
-- What is typed goes before the environment, that before this file, and this file before what is built in.
-- A key nobody knows, and a value of the wrong kind, are refused, whichever command is called: a file is right or wrong.
-- Paths are found from the folder of the file. A connection string in it is refused: files are shared, keys are not.
+- The command line overrides the environment, the environment overrides this file, and this file overrides the defaults.
+- The whole file is checked, whichever command runs: unknown keys and values of the wrong type are refused.
+- Paths are relative to the file. A connection string is refused: the file is meant to be shared, keys are not.
 """
 
 from __future__ import annotations
@@ -21,171 +21,171 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pairbus.cli import voice
-from pairbus.cli.parsing import holds_key
-from pairbus.cli.refusal import Refusal
-from pairbus.cli.suggestions import meant
+from pairbus.cli import output
+from pairbus.cli.output import Refusal
 
 SHARED = ("primary", "secondary", "primary-name", "ca-file", "quiet")
-LARGEST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 _KEY = re.compile(rb"sharedaccess(key|signature)\s*=", re.IGNORECASE)
 _NOT_IN_TABLES = ("primary", "secondary", "primary-name", "config", "quiet", "help")
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the file says about all commands."""
-
-    file: Path | None = None
-    shared: dict[str, str] = field(default_factory=dict)
-
-
-_current = Settings()
+_shared: dict[str, str] = {}
 
 
 def forget() -> None:
-    """Before a command line is read."""
-    global _current
-    _current = Settings()
+    """Drop the values of an earlier command line."""
+    _shared.clear()
 
 
 def shared(key: str) -> str | None:
-    """What the file says about `primary`, `secondary` or `ca-file`."""
-    return _current.shared.get(key)
+    """The value of `primary`, `secondary` or `ca-file` in the file."""
+    return _shared.get(key)
 
 
 def ca_file() -> str | None:
-    """The certificate to trust: by the environment, else by the file."""
+    """The CA certificate to trust, from the environment or the file."""
     return os.environ.get("PAIRBUS_CA_FILE") or shared("ca-file")
 
 
 def load(path: Path, root: Any) -> dict[str, Any]:
-    """Reads the file, keeps what is shared, and returns the defaults of all commands below `root`, by name."""
-    global _current
+    """Read the file, remember its shared values, and return the defaults of all commands below `root`, by name."""
+    from pairbus.toml import TomlError, convert_toml
+
     content = _read(path)
-    folder = path.parent
-    found: dict[str, str] = {}
-    defaults: dict[str, Any] = {}
-    for key, value in content.items():
-        if key in SHARED:
-            continue
-        if key not in root.commands:
-            raise Refusal(f"{path}: '{key}' is unknown: {meant(key, [*SHARED, *root.commands])}")
-        defaults[key] = _table(path, key, value, root.commands[key])
-    for key in ("primary", "secondary", "primary-name", "ca-file"):
+    for name, table in content.items():
+        if name in root.commands:
+            _check_place(path, name, table, root.commands[name])
+    try:
+        values = convert_toml(content, _schema("pairbus", root), where=str(path))
+    except TomlError as error:
+        raise Refusal(str(error)) from error
+    defaults = _defaults(values, root, path.parent)
+    for key in ("primary", "secondary", "ca-file"):
         if key in content:
-            found[key] = _located(_text(path, key, content[key]), folder, always=key == "ca-file")
-    if "primary-name" in found:
-        found["primary-name"] = content["primary-name"]
-        _spread(defaults, root, "primary_name", found["primary-name"])
-    if "quiet" in content:
-        quiet = _kind(path, "quiet", content["quiet"], bool, "true or false")
-        if quiet and not os.environ.get("PAIRBUS_QUIET"):
-            voice.be_quiet(True)
-    _current = Settings(path, found)
+            _shared[key] = _located(content[key], path.parent, always=key == "ca-file")
+    if "primary-name" in content:
+        _set_everywhere(defaults, root, "primary_name", content["primary-name"])
+    if content.get("quiet") and not os.environ.get("PAIRBUS_QUIET"):
+        output.set_quiet(True)
     return defaults
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from pairbus.cli.options import looks_like_connection_string
     from pairbus.toml import read_toml
 
     try:
         with path.open("rb") as file:
-            raw = file.read(LARGEST_BYTES + 1)
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise Refusal(f"--config '{path}' cannot be read: {error.strerror}.") from error
-    if len(raw) > LARGEST_BYTES:
-        raise Refusal(f"--config '{path}' has more than {LARGEST_BYTES} bytes: that is no file of options.")
+        raise Refusal(f"Cannot read --config '{path}': {error.strerror}.") from error
+    if len(raw) > MAX_BYTES:
+        raise Refusal(f"--config '{path}' has more than {MAX_BYTES:,} bytes: is it the right file?")
     try:
         content = read_toml(raw)
     except ValueError as error:
         raise Refusal(f"{path} is not TOML: {error}.") from error
-    # Also in a comment, and also in another spelling: files are shared.
-    if _KEY.search(raw) or any(map(holds_key, _texts(content))):
+    # Comments count too, and so do misspelt connection strings.
+    if _KEY.search(raw) or any(map(looks_like_connection_string, _texts(content))):
         raise Refusal(
-            f"{path} holds a connection string: write where it is instead, env:VARIABLE or the file that holds it."
+            f"{path} contains a connection string: write where it is instead, env:VARIABLE or a file that holds it."
         )
     return content
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in the file, whatever it is for."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts(one)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
-def _table(path: Path, name: str, table: Any, command: Any) -> dict[str, Any]:
-    """The defaults of one command, or of the commands of one group."""
-    if not isinstance(table, dict):
-        raise Refusal(f"{path}: {name} is {table!r}: expected a table, [{name}], with options of that command.")
-    below = getattr(command, "commands", None)
-    if below is not None:
-        defaults = {}
-        for key, value in table.items():
-            if key not in below:
-                raise Refusal(f"{path}: '{name}.{key}' is unknown: {meant(key, below)}")
-            defaults[key] = _table(path, f"{name}.{key}", value, below[key])
-        return defaults
+def _schema(name: str, command: Any) -> Any:
+    """A struct with a field for each command below this one, or for each option of this one."""
+    from msgspec import UNSET, UnsetType, defstruct
+
+    kinds: dict[str, Any] = {}
+    if hasattr(command, "commands"):
+        kinds = {key: _schema(key, below) for key, below in command.commands.items()}
+        if name == "pairbus":
+            kinds |= dict.fromkeys(SHARED, str) | {"quiet": bool}
+    else:
+        kinds = {key: _type(param) for key, param in _options(name, command).items()}
+    names = {key.replace("-", "_"): key for key in kinds}
+    fields = [(field, kinds[key] | UnsetType, UNSET) for field, key in names.items()]
+    return defstruct(name, fields, rename=names, frozen=True, forbid_unknown_fields=True)
+
+
+def _options(name: str, command: Any) -> dict[str, Any]:
+    """The options that a table may have, by their names without dashes. Only `serve` has a --config of its own."""
     options = {_long(param): param for param in command.params if param.param_type_name == "option"}
-    known = [key for key in options if not options[key].hidden and (key == "config") <= (name == "serve")]
-    values = {}
-    for key, value in table.items():
-        if key in _NOT_IN_TABLES and not (key == "config" and name == "serve"):
-            where = "write it at the top of the file" if key in SHARED else "it has no place in a file"
-            raise Refusal(f"{path}: '{name}.{key}' is not an option of one command: {where}.")
-        if key not in known:
-            raise Refusal(f"{path}: '{name}.{key}' is unknown: {meant(key, set(known) - set(_NOT_IN_TABLES))}")
-        values[options[key].name] = _value(path, f"{name}.{key}", value, options[key])
-    return values
+    own = ("config",) if name == "serve" else ()
+    return {
+        key: param for key, param in options.items() if not param.hidden and (key in own or key not in _NOT_IN_TABLES)
+    }
 
 
-def _value(path: Path, key: str, value: Any, param: Any) -> Any:
+def _type(param: Any) -> Any:
     kind = param.type_descriptor
     if getattr(param, "is_flag", False):
-        return _kind(path, key, value, bool, "true or false")
-    if kind.annotation is int:
-        return _kind(path, key, value, int, "a whole number")
-    if kind.annotation is float:
-        return _kind(path, key, value, (int, float), "a number")
-    if kind.is_list:
-        items = _kind(path, key, value, list, 'a list of texts, such as ["one", "two"]')
-        return [_text(path, key, item) for item in items]
-    text = _text(path, key, value)
-    return _located(text, path.parent, always=True) if kind.is_path else text
+        return bool
+    if kind.annotation in (int, float):
+        return kind.annotation
+    return list[str] if kind.is_list else str
 
 
-def _text(path: Path, key: str, value: Any) -> str:
-    text: str = _kind(path, key, value, str, "a text in quotes")
-    return text
+def _check_place(path: Path, name: str, table: Any, command: Any) -> None:
+    """Refuse options in a table that belong to the top of the file, or to the command line only."""
+    if not isinstance(table, dict):
+        return
+    for key, value in table.items():
+        if key in getattr(command, "commands", ()):
+            _check_place(path, f"{name}.{key}", value, command.commands[key])
+        elif key in _NOT_IN_TABLES and not (key == "config" and name == "serve"):
+            remedy = "write it at the top of the file" if key in SHARED else "use it on the command line only"
+            raise Refusal(f"{path}: '{name}.{key}' is not an option of one command: {remedy}.")
 
 
-def _kind(path: Path, key: str, value: Any, kinds: Any, expected: str) -> Any:
-    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-        raise Refusal(f"{path}: {key} is {str(value)[:60]!r}: expected {expected}.")
-    return value
+def _defaults(values: Any, command: Any, folder: Path) -> dict[str, Any]:
+    """The values that are set, by the names that the commands use."""
+    from msgspec import UNSET, structs
+
+    given = {
+        field.encode_name: getattr(values, field.name)
+        for field in structs.fields(values)
+        if getattr(values, field.name) is not UNSET
+    }
+    if hasattr(command, "commands"):
+        return {
+            key: _defaults(value, command.commands[key], folder)
+            for key, value in given.items()
+            if key in command.commands
+        }
+    options = {_long(param): param for param in command.params if param.param_type_name == "option"}
+    return {
+        options[key].name: _located(value, folder, always=True) if options[key].type_descriptor.is_path else value
+        for key, value in given.items()
+    }
 
 
 def _located(text: str, folder: Path, *, always: bool) -> str:
-    """A path, found from the folder of the file; a text that may be one only if something is there."""
-    there = folder / text
-    return str(there) if always or (not text.startswith("env:") and there.exists()) else text
+    """The path relative to the file's folder; unless `always`, only if something is there."""
+    path = folder / text
+    return str(path) if always or (not text.startswith("env:") and path.exists()) else text
 
 
 def _long(param: Any) -> str:
     return str(max(param.opts, key=len)).lstrip("-")
 
 
-def _spread(defaults: dict[str, Any], command: Any, name: str, value: str) -> None:
-    """The same default for every command that has this option."""
+def _set_everywhere(defaults: dict[str, Any], command: Any, name: str, value: str) -> None:
+    """Set a default for every command that has this option."""
     for key, below in command.commands.items():
         if hasattr(below, "commands"):
-            _spread(defaults.setdefault(key, {}), below, name, value)
+            _set_everywhere(defaults.setdefault(key, {}), below, name, value)
         elif any(param.name == name for param in below.params):
             defaults.setdefault(key, {})[name] = value
