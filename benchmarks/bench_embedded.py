@@ -123,17 +123,22 @@ async def pour(
     return Run(done, took, server.seconds() - spent), next(names)
 
 
+_connections: dict[SenderLink, ClientConnection] = {}
+
+
 async def open_senders(server: Server, address: str, count: int, window: int) -> list[SenderLink]:
     async def one() -> SenderLink:
         connection = await open_raw(server.namespace.connection_string)
-        return await connection.open_sender(address, window=window)
+        sender = await connection.open_sender(address, window=window)
+        _connections[sender] = connection
+        return sender
 
     return [await one() for _ in range(count)]
 
 
 async def close_all(senders: Sequence[SenderLink]) -> None:
     for sender in senders:
-        sender.link.engine.abort()
+        _connections.pop(sender).abort()
 
 
 HEAD = ("", "messages", "server CPU", "CPU each", "a core's worth")
@@ -216,7 +221,7 @@ async def drain(server: Server, connections: int, count: int, *, delete: bool) -
     for task in tasks:
         task.cancel()
     for connection in opened:
-        connection.engine.abort()
+        connection.abort()
     return Run(count, took, server.seconds() - spent)
 
 

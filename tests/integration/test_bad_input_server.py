@@ -201,7 +201,7 @@ def test_a_client_that_never_reads_is_not_served_without_end(server: EmbeddedNam
         deaf = await open_raw(server.connection_string)
         await deaf.open_receiver("unread", credit=10_000)
         asker = await deaf.open_sender("unread/$management")
-        deaf.engine.hold_reading()
+        deaf.protocol.hold_reading()
         request = (
             b"\x00\x53\x73"
             + encode(["id", None, None, None, "nowhere"])
@@ -214,7 +214,7 @@ def test_a_client_that_never_reads_is_not_served_without_end(server: EmbeddedNam
         await _works(server)
         await _works(server)
         assert memory.growth() < 60
-        deaf.engine.abort()
+        deaf.abort()
         await asyncio.wait(answers)
         for answer in answers:
             answer.exception()
@@ -233,7 +233,7 @@ def test_thousands_of_links_on_one_connection(server: EmbeddedNamespace) -> None
         assert len(refused) >= 1000, "links have a limit"
         assert all(isinstance(one, AmqpClientError) for one in refused), refused[:3]
         assert memory.growth() < 80
-        connection.engine.abort()
+        connection.abort()
 
     asyncio.run(run())
 
@@ -315,7 +315,7 @@ def test_names_and_maps_without_end(server: EmbeddedNamespace) -> None:
         with suppress(AmqpClientError, TimeoutError):
             assert not (await connection.manage(QUEUE, "peek-message", {"deep": deep}, seconds=2)).is_good
         assert memory.growth() < 60
-        connection.engine.abort()
+        connection.abort()
 
     asyncio.run(run())
 

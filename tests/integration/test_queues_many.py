@@ -37,13 +37,15 @@ def _enough_files() -> None:
 
 def test_a_thousand_connections_send_at_the_same_time() -> None:
     async def run(connection_string: str) -> None:
+        opened = []
         senders = []
         for _ in range(CONNECTIONS // AT_ONCE):
             connections = await asyncio.gather(*(open_raw(connection_string) for _ in range(AT_ONCE)))
+            opened += connections
             senders += await asyncio.gather(*(connection.open_sender("orders") for connection in connections))
         await asyncio.gather(*(sender.send(raw_message(f"{number}")) for number, sender in enumerate(senders)))
-        for sender in senders:
-            sender.link.engine.abort()
+        for connection in opened:
+            connection.abort()
 
     with EmbeddedNamespace("contoso", process=True) as namespace, namespace.admin() as admin:
         admin.create_queue("orders")
@@ -90,7 +92,7 @@ def test_a_hundred_namespaces_in_one_process(tmp_path: Path) -> None:
             await asyncio.gather(*(sender.send(raw_message("hello")) for sender in senders))
             assert {server.broker.counts("orders").active for server in servers} == {1}
             for connection in connections:
-                connection.engine.abort()
+                connection.abort()
         finally:
             for server in servers:
                 await server.stop()

@@ -72,4 +72,4 @@ class Killing:
             except LinkLostError:
                 continue
             finally:
-                connection.engine.abort()
+                connection.abort()

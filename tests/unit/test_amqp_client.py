@@ -60,7 +60,7 @@ def test_everything_under_way_fails_when_the_connection_ends(tmp_path: Path) -> 
             asyncio.ensure_future(connection.manage("orders", "peek-message", {})),
         ]
         await connection.put_token(stage.token(), "sb://localhost/")
-        connection.engine.abort()
+        connection.abort()
         for waiting in under_way:
             with pytest.raises(LinkLostError):
                 await waiting

@@ -276,7 +276,7 @@ def test_a_session_is_free_when_its_link_is_gone(tmp_path: Path) -> None:
     async def play(stage: AmqpStage) -> None:
         first, second = await stage.connect(), await stage.connect()
         await first.open_receiver("sessions", session="s")
-        first.engine.abort()
+        first.abort()
         await first.lost
         while True:
             try:

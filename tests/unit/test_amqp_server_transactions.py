@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, ReceiverLink, SenderLink
 from pairbus.amqp.codec import encode
-from pairbus.amqp.engine import Link, Outgoing
-from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected, State, Transactional
+from pairbus.amqp.engine import ConnectionLost, ConnectionOpened, DeliveryUpdated, Event
+from pairbus.amqp.links import Link
+from pairbus.amqp.outcomes import Accepted, Declared, Rejected, State, Transactional
 from pairbus.amqp.types import Described, ULong
 
 
@@ -22,31 +22,20 @@ class Coordinator:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._answers: asyncio.Queue[State | None] = asyncio.Queue()
-        self._told = connection.engine.owner
-        connection.engine.owner = self
+        self._owner = connection.protocol.owner
+        connection.protocol.owner = self
         self._count = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._told, name)
+    def handle(self, event: Event) -> None:
+        if not isinstance(event, ConnectionOpened | ConnectionLost) and event.link.context is self:
+            if isinstance(event, DeliveryUpdated):
+                self._answers.put_nowait(event.delivery.state)
+                event.delivery.settle()
+        else:
+            self._owner.handle(event)
 
-    def delivery_updated(self, link: Link, delivery: Outgoing) -> None:
-        if link.context is not self:
-            self._told.delivery_updated(link, delivery)
-            return
-        self._answers.put_nowait(delivery.state)
-        delivery.settle()
-
-    def link_opened(self, link: Link) -> None:
-        if link.context is not self:
-            self._told.link_opened(link)
-
-    def link_closed(self, link: Link, error: AmqpError | None) -> None:
-        if link.context is not self:
-            self._told.link_closed(link, error)
-
-    def credit_changed(self, link: Link) -> None:
-        if link.context is not self:
-            self._told.credit_changed(link)
+    def writing_paused(self, paused: bool) -> None:
+        self._owner.writing_paused(paused)
 
     def open(self) -> None:
         engine = self._connection.engine
@@ -111,7 +100,7 @@ def test_a_lost_connection_rolls_back(tmp_path: Path) -> None:
         connection, coordinator, sender = await begun(stage)
         txn = await coordinator.declare()
         await coordinator.ask(sender.link, data_message(b"x"), Transactional(txn))
-        connection.engine.abort()
+        connection.abort()
         other, second, _ = await begun(stage)
         while True:
             answer = await second.discharge(txn, fail=False)

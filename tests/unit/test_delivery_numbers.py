@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.frames import IncomingFormats
-from pairbus.amqp.numbering import DeliveryNumbers
+from pairbus.amqp.frames import DeliveryNumbers, IncomingFormats
 from pairbus.amqp.types import Described, UInt, ULong, UShort
 
 ATTACH, BEGIN, TRANSFER, DISPOSITION = 0x12, 0x11, 0x14, 0x15

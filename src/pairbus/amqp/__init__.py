@@ -1,7 +1,7 @@
-"""AMQP 1.0, for the embedded namespace and for pumps that carry messages without understanding them.
+"""AMQP 1.0, for the embedded namespace and for clients that carry messages without decoding them.
 
-Pure, no engine needed: `types` (values), `codec` (values to bytes and back) and `sections` (an encoded
-message as its parts). The way of the bytes through a connection: `sasl` → `frames` and `numbering` (looking at frames
-before the engine does) → `engine` (Proton's, in asyncio) with its `links`, `outcomes` and, at the border to C, `native`
-→ whoever fulfils the `contract`: the embedded namespace's server side, or `client` with its `exchange` of requests.
+Values and messages: `types`, `codec` (values to bytes and back), `message` (an encoded message as its sections).
+A connection, without IO: `sasl` and `frames` see the bytes before Proton does, `engine` turns them into events, `links`
+holds the handles on Proton's objects, `outcomes` the errors and delivery states.
+With IO: `protocol` runs an engine in asyncio; `client` is built on it, and so is the server side (`embedded.amqp`).
 """

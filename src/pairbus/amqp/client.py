@@ -18,8 +18,22 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
-from pairbus.amqp.engine import Engine, EngineLimits, Incoming, Link, Outgoing
+from pairbus.amqp.engine import (
+    ConnectionLost,
+    ConnectionOpened,
+    CreditChanged,
+    DeliveryUpdated,
+    Engine,
+    EngineLimits,
+    Event,
+    LinkClosed,
+    LinkOpened,
+    MessageReceived,
+    MessageTooLarge,
+    OutcomeConfirmed,
+)
 from pairbus.amqp.exchange import REPLY_CREDIT, Exchange, Reply
+from pairbus.amqp.links import IncomingDelivery, Link, OutgoingDelivery
 from pairbus.amqp.outcomes import (
     Accepted,
     AmqpClientError,
@@ -30,6 +44,7 @@ from pairbus.amqp.outcomes import (
     State,
     TokenRefusedError,
 )
+from pairbus.amqp.protocol import AmqpProtocol
 from pairbus.amqp.types import Symbol, UInt
 
 __all__ = [
@@ -56,7 +71,7 @@ class Received:
 
     raw: bytes
     tag: bytes
-    delivery: Incoming
+    delivery: IncomingDelivery
 
     @property
     def lock_token(self) -> UUID:
@@ -68,7 +83,8 @@ class ClientConnection:
 
     def __init__(self, hostname: str, container_id: str, limits: EngineLimits) -> None:
         self._loop = asyncio.get_running_loop()
-        self.engine = Engine(self, server=False, container_id=container_id, hostname=hostname, limits=limits)
+        self.engine = Engine(server=False, container_id=container_id, hostname=hostname, limits=limits)
+        self.protocol = AmqpProtocol(self.engine, self)
         self.lost: asyncio.Future[AmqpError] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._session: Any = None
@@ -92,11 +108,15 @@ class ClientConnection:
         try:
             async with asyncio.timeout(timeout):
                 await connection._loop.create_connection(
-                    lambda: connection.engine, host, port, ssl=tls, server_hostname=(hostname or host) if tls else None
+                    lambda: connection.protocol,
+                    host,
+                    port,
+                    ssl=tls,
+                    server_hostname=(hostname or host) if tls else None,
                 )
                 await connection._opened
         except BaseException:
-            connection.engine.abort()
+            connection.abort()
             raise
         return connection
 
@@ -189,65 +209,59 @@ class ClientConnection:
     async def close(self) -> None:
         """Close in the protocol's own way; returns when the connection has ended."""
         if not self.engine.lost:
-            self.engine.close()
+            self.protocol.close()
             await self.lost
 
-    # --- what the engine tells ----------------------------------------------------------------------------
+    def abort(self) -> None:
+        """Cut the connection, as a broken network would."""
+        self.protocol.abort()
 
-    def connection_opened(self) -> None:
-        if not self._opened.done():
-            self._opened.set_result(None)
+    # --- events of the engine -----------------------------------------------------------------------------
 
-    def link_opened(self, link: Link) -> None:
+    def handle(self, event: Event) -> None:
+        match event:
+            case MessageReceived(link, delivery, raw):
+                if isinstance(link.context, ReceiverLink):
+                    link.context.received(delivery, raw)
+            case DeliveryUpdated(link, sent):
+                if isinstance(link.context, SenderLink):
+                    link.context.settled(sent)
+            case OutcomeConfirmed(link, delivery, state):
+                if isinstance(link.context, ReceiverLink):
+                    link.context.confirmed(delivery, state)
+            case CreditChanged(link):
+                if isinstance(link.context, SenderLink):
+                    link.context.make_room()
+                elif isinstance(link.context, ReceiverLink):
+                    link.context.credit_given_back()
+            case LinkOpened(link):
+                self._link_opened(link)
+            case LinkClosed(link, error):
+                if link.context is not None:
+                    link.context.ended(error or AmqpError("amqp:link:detach-forced", "the peer closed the link"))
+            case MessageTooLarge(_, delivery, size):
+                problem = AmqpError("amqp:link:message-size-exceeded", f"a message of {size} bytes")
+                delivery.settle(Rejected(problem))
+            case ConnectionOpened():
+                if not self._opened.done():
+                    self._opened.set_result(None)
+            case ConnectionLost(reason):
+                if not self.lost.done():
+                    self.lost.set_result(reason)
+                if not self._opened.done():
+                    self._opened.set_exception(LinkLostError(reason))
+                    _retrieve(self._opened)
+
+    def _link_opened(self, link: Link) -> None:
         end: SenderLink | ReceiverLink | None = link.context
         if end is None:
-            link.refuse(AmqpError("amqp:not-allowed", "This side opens the links."))
-            return
-        terminus = link.remote_target if link.is_sender else link.remote_source
-        if terminus.is_null:
-            return  # refused: the detach that follows says why
-        end.attached()
-
-    def link_closed(self, link: Link, error: AmqpError | None) -> None:
-        end: SenderLink | ReceiverLink | None = link.context
-        if end is not None:
-            end.ended(error or AmqpError("amqp:link:detach-forced", "the peer closed the link"))
-
-    def message_received(self, link: Link, delivery: Incoming, raw: bytes, message_format: int) -> None:
-        end = link.context
-        if isinstance(end, ReceiverLink):
-            end.received(delivery, raw)
-
-    def message_too_large(self, link: Link, delivery: Incoming, size: int) -> None:
-        delivery.settle(Rejected(AmqpError("amqp:link:message-size-exceeded", f"a message of {size} bytes")))
-
-    def delivery_updated(self, link: Link, delivery: Outgoing) -> None:
-        end = link.context
-        if isinstance(end, SenderLink):
-            end.settled(delivery)
-
-    def outcome_confirmed(self, link: Link, delivery: Incoming, state: State | None) -> None:
-        end = link.context
-        if isinstance(end, ReceiverLink):
-            end.confirmed(delivery, state)
-
-    def credit_changed(self, link: Link) -> None:
-        end = link.context
-        if isinstance(end, SenderLink):
-            end.make_room()
-        elif isinstance(end, ReceiverLink):
-            end.credit_given_back()
+            link.refuse(AmqpError("amqp:not-allowed", "This client opens all links."))
+        elif not (link.remote_target if link.is_sender else link.remote_source).is_null:
+            end.attached()
+        # A null terminus is a refusal: a detach with the reason follows.
 
     def writing_paused(self, paused: bool) -> None:
         return
-
-    def connection_lost(self, error: AmqpError | None) -> None:
-        found = error or AmqpError("amqp:connection:forced", "the connection ended")
-        if not self.lost.done():
-            self.lost.set_result(found)
-        if not self._opened.done():
-            self._opened.set_exception(LinkLostError(found))
-            _retrieve(self._opened)
 
 
 class SenderLink:
@@ -263,7 +277,7 @@ class SenderLink:
         self._loop = loop
         self._window = window
         self._sent = 0
-        self._waiting: dict[Outgoing, asyncio.Future[None]] = {}
+        self._waiting: dict[OutgoingDelivery, asyncio.Future[None]] = {}
         self._room: deque[asyncio.Future[None]] = deque()
         self._error: AmqpError | None = None
 
@@ -303,7 +317,7 @@ class SenderLink:
         if not self.opened.done():
             self.opened.set_result(None)
 
-    def settled(self, delivery: Outgoing) -> None:
+    def settled(self, delivery: OutgoingDelivery) -> None:
         state = delivery.state
         if state is None and not delivery.remotely_settled:
             return
@@ -348,7 +362,7 @@ class ReceiverLink:
         self._given_back = 0
         self._ready: deque[Received] = deque()
         self._arrival: asyncio.Event = asyncio.Event()
-        self._settling: dict[Incoming, asyncio.Future[None]] = {}
+        self._settling: dict[IncomingDelivery, asyncio.Future[None]] = {}
         self._error: AmqpError | None = None
 
     async def receive(self, max_count: int) -> list[Received]:
@@ -411,14 +425,14 @@ class ReceiverLink:
             if self._credit:
                 self.link.grant(self._credit)
 
-    def received(self, delivery: Incoming, raw: bytes) -> None:
+    def received(self, delivery: IncomingDelivery, raw: bytes) -> None:
         self._ready.append(Received(raw, delivery.tag, delivery))
         self._arrival.set()
 
     def credit_given_back(self) -> None:
         """The peer answered a drain: it will not send what it has not sent."""
 
-    def confirmed(self, delivery: Incoming, state: State | None) -> None:
+    def confirmed(self, delivery: IncomingDelivery, state: State | None) -> None:
         future = self._settling.pop(delivery, None)
         if future is None or future.done():
             return

@@ -1,44 +1,152 @@
-"""One AMQP 1.0 connection: Proton's engine (connection, transport, collector) inside an ``asyncio.Protocol``.
+"""One AMQP 1.0 connection without IO: bytes and the time in, events and bytes out.
 
-The way of the bytes: socket → SASL → frames looked at → Proton → events → the owner; and back through ``flush``, once
-per turn of the loop. The same class serves both sides: a server answers what the peer opens, a client opens first.
+OASIS AMQP 1.0, part 2: 2.2 version negotiation, 2.4 connections (2.4.5 idle timeout), 2.5 sessions, 2.6 links; Proton
+implements the protocol itself. Bytes pass through `sasl`, then `frames`, then Proton, which reports events.
 
-Rules
-- Everything runs on one loop. The owner is called synchronously and may answer now or later: `Incoming` and `Outgoing`
-  deliveries stay valid handles for ever, but once their link or connection is gone their methods do nothing.
-- Memory is bounded against a hostile peer: frames, links, sessions and messages have limits, a peer that does not
-  read is not read from either, and one that is silent longer than the idle timeout, or does not open in time, is cut.
-- The objects of the engine are C pointers here, not Proton's Python wrappers: the wrappers cost several times what
-  the engine does. A pointer is never used after its link or connection was freed; `Link._impl` is None from then on.
+- `receive_data(data, now)` takes the peer's bytes and returns events. `data_to_send()` returns bytes for the peer.
+- Times are seconds on a monotonic clock of the caller. At `next_deadline` the caller calls `handle_timeout(now)`.
+- Handles (`Link`, deliveries) may be used at any time. When they leave something to send, the engine calls `wake`.
+- `finished`: close the connection, everything was sent. `aborted`: cut the connection now.
+- A hostile peer cannot make memory grow without limit: frames, sessions, links and unfinished messages have limits
+  (`EngineLimits`). A peer that is silent for the idle timeout, or does not open in time, is cut.
+
+`protocol` runs an engine in asyncio, for servers and clients. Proton's C objects are used directly, without its Python
+wrappers; `links` states the rules for their memory.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import deque
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 from cproton import ffi, lib
 
-from pairbus.amqp.contract import EngineLimits, EngineOwner
-from pairbus.amqp.frames import IncomingFormats, OutgoingFormats
-from pairbus.amqp.links import Incoming, Link, Outgoing
-from pairbus.amqp.native import read_condition, write_condition, write_data
-from pairbus.amqp.numbering import DeliveryNumbers
-from pairbus.amqp.outcomes import AmqpError, LinkLostError
+from pairbus.amqp.frames import DeliveryNumbers, IncomingFormats, OutgoingFormats
+from pairbus.amqp.links import (
+    IncomingDelivery,
+    Link,
+    OutgoingDelivery,
+    new_buffer,
+    read_condition,
+    write_condition,
+    write_data,
+)
+from pairbus.amqp.outcomes import AmqpError, LinkLostError, State
 from pairbus.amqp.sasl import Login, SaslError, SaslExchange
 
-__all__ = ["Engine", "EngineLimits", "EngineOwner", "Incoming", "Link", "Outgoing"]
-
-
+CLOSE_TIMEOUT_S = 5.0
+"""A peer that does not answer our close within this time is cut."""
+_CHUNK_BYTES = 131_072
 _PN_EOS = -1
 
 
-class Engine(asyncio.Protocol):
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """How much one peer may use. Sizes are bytes, times seconds."""
+
+    max_frame: int = 65_536
+    max_sessions: int = 256
+    max_links: int = 2_048
+    max_message: int = 1_100_000
+    max_unfinished: int = 32 << 20
+    write_buffer: int = 1 << 20
+    session_window: int = 8 << 20
+    idle_timeout: float = 240.0
+    open_timeout: float = 30.0
+
+
+# --- events ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ConnectionOpened:
+    """Both sides have opened the connection."""
+
+
+@dataclass(slots=True)
+class ConnectionLost:
+    """The connection is gone. No event follows."""
+
+    error: AmqpError
+
+
+@dataclass(slots=True)
+class LinkOpened:
+    """The peer attached: to its own link, which must be accepted or refused now or later, or in answer to ours."""
+
+    link: Link
+
+
+@dataclass(slots=True)
+class LinkClosed:
+    link: Link
+    error: AmqpError | None
+
+
+@dataclass(slots=True)
+class MessageReceived:
+    link: Link
+    delivery: IncomingDelivery
+    raw: bytes
+    message_format: int
+
+
+@dataclass(slots=True)
+class MessageTooLarge:
+    """A message exceeded `EngineLimits.max_message`. Its bytes were dropped."""
+
+    link: Link
+    delivery: IncomingDelivery
+    size: int
+
+
+@dataclass(slots=True)
+class DeliveryUpdated:
+    """The peer changed the state of a message we sent, or settled it."""
+
+    link: Link
+    delivery: OutgoingDelivery
+
+
+@dataclass(slots=True)
+class OutcomeConfirmed:
+    """The peer applied the outcome we proposed for its message, or another one."""
+
+    link: Link
+    delivery: IncomingDelivery
+    state: State | None
+
+
+@dataclass(slots=True)
+class CreditChanged:
+    link: Link
+
+
+Event = (
+    ConnectionOpened
+    | ConnectionLost
+    | LinkOpened
+    | LinkClosed
+    | MessageReceived
+    | MessageTooLarge
+    | DeliveryUpdated
+    | OutcomeConfirmed
+    | CreditChanged
+)
+
+
+def _ignore_wake() -> None:
+    return
+
+
+class Engine:
+    """The state of one connection, on the server's or the client's side."""
+
     def __init__(
         self,
-        owner: EngineOwner,
         *,
         server: bool,
         container_id: str,
@@ -46,24 +154,26 @@ class Engine(asyncio.Protocol):
         limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
         login: Login | None = None,
     ) -> None:
-        self.owner = owner
         self.limits = limits
+        self.wake: Callable[[], None] = _ignore_wake
         self.lost = False
+        self.finished = False
+        self.aborted = False
+        self.next_deadline: float | None = None
         self.unfinished_bytes = 0
         self._server = server
-        self._socket: asyncio.Transport | None = None
         self._sasl: SaslExchange | None = SaslExchange(server=server, login=login)
+        self._sasl_output = b""
         self._numbers = DeliveryNumbers() if server else None
         self._incoming_formats = IncomingFormats(limits.max_frame, room_for_patches=not server, numbers=self._numbers)
         self._outgoing_formats = OutgoingFormats() if not server else None
         self._links: dict[Any, Link] = {}
         self._sessions: set[Any] = set()
-        self._flush_due = False
-        self._paused = False
-        self._eof = False
-        self._holds = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._open_timer: asyncio.TimerHandle | None = None
+        self._closed_links: deque[LinkClosed] = deque()
+        self._now = 0.0
+        self._open_deadline = self._close_deadline = self._tick_deadline = inf
+        self._input_ended = False
+        self._ignores_input = False
         self._error: AmqpError | None = None
         self._transport = lib.pn_transport()
         self._connection = lib.pn_connection()
@@ -79,78 +189,106 @@ class Engine(asyncio.Protocol):
         lib.pn_connection_collect(self._connection, self._collector)
         lib.pn_transport_bind(self._transport, self._connection)
 
-    # --- asyncio.Protocol ---------------------------------------------------------------------------------
+    # --- for the IO around it -----------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = cast(asyncio.Transport, transport)
-        self._socket.set_write_buffer_limits(high=self.limits.write_buffer)
-        self._loop = asyncio.get_running_loop()
-        self._open_timer = self._loop.call_later(self.limits.open_timeout, self._open_timed_out)
+    def start(self, now: float) -> None:
+        """Begin: the bytes can flow now. A client has something to send."""
+        self._now = now
         if self._sasl is not None:
-            self._write(self._sasl.start())
+            self._sasl_output += self._sasl.start()
+        self._set_deadlines(opened_by=now + self.limits.open_timeout)
 
-    def data_received(self, data: bytes) -> None:
-        if self.lost:
-            return
-        if self._sasl is not None:
-            try:
-                self._write(self._sasl.feed(data))
-            except SaslError as error:
-                self._write(error.reply)
-                self._end(AmqpError("amqp:connection:framing-error", str(error)))
-                return
-            if not self._sasl.done:
-                return
-            data = self._sasl.rest
-            self._sasl = None
-            if not self._server:
-                lib.pn_connection_open(self._connection)
-        data = self._incoming_formats.feed(data)
-        push = lib.pn_transport_push
-        while data:
-            taken = push(self._transport, data, len(data))
-            if taken < 0:
-                break
-            self._dispatch()
-            data = data[taken:] if taken < len(data) else b""
-        self._dispatch()
-        self.flush()
+    def receive_data(self, data: bytes, now: float) -> Iterator[Event]:
+        """Take bytes of the peer. Handle each event before you ask for the next; those left over come next time."""
+        self._now = now
+        if not self.lost and not self._ignores_input:
+            if self._sasl is not None:
+                data = self._receive_sasl(self._sasl, data)
+            self._push(data)
+        return self.events()
 
-    def eof_received(self) -> bool:
+    def receive_eof(self, now: float) -> Iterator[Event]:
+        """The peer will send nothing more."""
+        self._now = now
         if not self.lost:
-            self._eof = True
+            self._input_ended = True
             lib.pn_transport_close_tail(self._transport)
-            self._dispatch()
-            self.flush()
-        return False
+        return self.events()
 
-    def pause_writing(self) -> None:
-        self._paused = True
-        self.hold_reading()
-        self.owner.writing_paused(True)
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self.release_reading()
-        self.flush()
+    def handle_timeout(self, now: float) -> Iterator[Event]:
+        """Do what is due by now. Calling it early is harmless."""
+        self._now = now
         if not self.lost:
-            self.owner.writing_paused(False)
+            if now >= self._open_deadline:
+                self._error = AmqpError("amqp:resource-limit-exceeded", "the connection was not opened in time")
+                self.aborted = True
+            elif now >= self._close_deadline:
+                self.aborted = True
+            elif now >= self._tick_deadline:
+                now_ms = int(now * 1000)
+                next_ms = lib.pn_transport_tick(self._transport, now_ms)
+                self._set_deadlines(tick=now + max(next_ms - now_ms, 1) / 1000 if next_ms > 0 else inf)
+            if self.aborted:
+                self._set_deadlines(opened_by=inf, closed_by=inf, tick=inf)
+        return self.events()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def events(self) -> Iterator[Event]:
+        """The events that nobody has taken yet."""
+        peek, pop, event_type = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+        while not self.lost:
+            if self._closed_links:
+                yield self._closed_links.popleft()
+                continue
+            event = peek(self._collector)
+            if event == ffi.NULL:
+                return
+            kind = event_type(event)
+            if kind == _DELIVERY:
+                happened = self._on_delivery(lib.pn_event_delivery(event))
+            else:
+                react = _REACTIONS.get(kind)
+                happened = react(self, event) if react is not None else None
+            pop(self._collector)
+            if happened is not None:
+                yield happened
+
+    def data_to_send(self) -> bytes:
+        """The next bytes for the peer, at most one chunk; ``b""`` if there are none now. May set `finished`."""
+        if self._sasl_output:
+            data, self._sasl_output = self._sasl_output, b""
+            return data
+        while self._sasl is None and not self.lost:
+            pending = lib.pn_transport_pending(self._transport)
+            if pending <= 0:
+                self.finished = self.finished or pending == _PN_EOS
+                break
+            size = min(pending, _CHUNK_BYTES)
+            buffer = new_buffer("char[]", size)
+            taken = lib.pn_transport_peek(self._transport, buffer, size)
+            data = bytes(ffi.buffer(buffer, taken))
+            lib.pn_transport_pop(self._transport, taken)
+            if self._outgoing_formats is not None:
+                data = self._outgoing_formats.patch(data)
+            elif self._numbers is not None:
+                data = self._numbers.restore(data)
+            if data:
+                return data
+        return b""
+
+    def connection_lost(self, reason: str = "") -> list[Event]:
+        """The connection is gone: free everything. Returns the last events."""
         if self.lost:
-            return
+            return []
         self.lost = True
-        for timer in (self._timer, self._open_timer):
-            if timer is not None:
-                timer.cancel()
-        error = self._error or AmqpError("amqp:connection:forced", str(exc) if exc else "the connection ended")
-        for link in list(self._links.values()):
+        self.next_deadline = None
+        error = self._error or AmqpError("amqp:connection:forced", reason or "the connection ended")
+        events: list[Event] = [*self._closed_links]
+        for link in self._links.values():
             if link.announced:
-                self.owner.link_closed(link, error)
-            link.forget()
+                events.append(LinkClosed(link, error))
+            link.release()
         self._links.clear()
         self._sessions.clear()
-        self.owner.connection_lost(error)
         lib.pn_transport_unbind(self._transport)
         lib.pn_connection_release(self._connection)
         lib.pn_collector_release(self._collector)
@@ -158,40 +296,20 @@ class Engine(asyncio.Protocol):
         lib.pn_decref(self._connection)
         lib.pn_collector_free(self._collector)
         del self._transport, self._connection, self._collector
+        return [*events, ConnectionLost(error)]
 
-    # --- for the owner ------------------------------------------------------------------------------------
+    # --- for the application ------------------------------------------------------------------------------
 
-    @property
-    def writing_is_paused(self) -> bool:
-        return self._paused
-
-    def hold_reading(self) -> None:
-        """Stop reading from the peer until as many calls of `release_reading` came."""
-        self._holds += 1
-        if self._holds == 1 and self._socket is not None and not self._socket.is_closing():
-            self._socket.pause_reading()
-
-    def release_reading(self) -> None:
-        self._holds -= 1
-        if self._holds == 0 and self._socket is not None and not self._socket.is_closing():
-            self._socket.resume_reading()
-
-    def close(self, error: AmqpError | None = None) -> None:
-        """Close the connection in the protocol's own way; `connection_lost` follows."""
+    def close(self, now: float, error: AmqpError | None = None) -> None:
+        """Close as the protocol provides (2.4.3). The peer has `CLOSE_TIMEOUT_S` to answer."""
         if self.lost:
             return
         if error is not None:
             self._error = error
             write_condition(lib.pn_connection_condition(self._connection), error)
         lib.pn_connection_close(self._connection)
-        self.schedule_flush()
-        # A peer that never answers the close must not keep the connection.
-        self._loop.call_later(5.0, self.abort)
-
-    def abort(self) -> None:
-        """Cut the connection without a word, as a broken network would."""
-        if self._socket is not None and not self.lost:
-            self._socket.abort()
+        self._set_deadlines(closed_by=min(self._close_deadline, now + CLOSE_TIMEOUT_S))
+        self.wake()
 
     def new_session(self) -> Any:
         self._require_connection()
@@ -199,11 +317,15 @@ class Engine(asyncio.Protocol):
         lib.pn_session_set_incoming_capacity(session, self.limits.session_window)
         lib.pn_session_open(session)
         self._sessions.add(session)
-        self.schedule_flush()
+        self.wake()
         return session
 
+    def has_session(self, session: Any) -> bool:
+        """Whether a session is still open: a peer may end a session and keep the connection."""
+        return session in self._sessions
+
     def new_link(self, session: Any, name: str, *, sender: bool) -> Link:
-        """A link of ours, to be given its source and target and opened; LinkLostError if its session is gone."""
+        """Create a link of ours, to be opened with `Link.open`. Raises LinkLostError if its session has ended."""
         self._require_connection()
         if not self.has_session(session):
             raise LinkLostError(AmqpError("amqp:session:errant-link", "the session ended"))
@@ -212,14 +334,6 @@ class Engine(asyncio.Protocol):
         link.announced = True
         self._links[impl] = link
         return link
-
-    def has_session(self, session: Any) -> bool:
-        """Whether a session is still there: peers may end one and leave the connection open."""
-        return session in self._sessions
-
-    def _require_connection(self) -> None:
-        if self.lost:
-            raise LinkLostError(self._error or AmqpError("amqp:connection:forced", "the connection ended"))
 
     def note_format(self, link: Link, message_format: int) -> None:
         if self._outgoing_formats is not None:
@@ -230,138 +344,100 @@ class Engine(asyncio.Protocol):
 
     @property
     def remote_container(self) -> str:
-        found = lib.pn_connection_remote_container(self._connection)
-        return "" if found == ffi.NULL else ffi.string(found).decode("utf-8", "replace")
-
-    def schedule_flush(self) -> None:
-        """Send what is waiting at the end of this turn of the loop: one write for many answers."""
-        if not self._flush_due and not self.lost:
-            self._flush_due = True
-            self._loop.call_soon(self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._flush_due = False
-        if not self.lost:
-            self._dispatch()
-            self.flush()
-
-    def flush(self) -> None:
-        if self._sasl is not None:
-            return
-        transport = self._transport
-        while not self._paused and not self.lost:
-            pending = lib.pn_transport_pending(transport)
-            if pending <= 0:
-                if pending == _PN_EOS:
-                    self._end(None)
-                return
-            head = _take(transport, pending)
-            if self._outgoing_formats is not None:
-                head = self._outgoing_formats.patch(head)
-            elif self._numbers is not None:
-                head = self._numbers.restore(head)
-            self._write(head)
+        name = lib.pn_connection_remote_container(self._connection)
+        return "" if name == ffi.NULL else ffi.string(name).decode("utf-8", "replace")
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _write(self, data: bytes) -> None:
-        if data and self._socket is not None and not self._socket.is_closing():
-            self._socket.write(data)
+    def _receive_sasl(self, sasl: SaslExchange, data: bytes) -> bytes:
+        """Go on with the SASL exchange. Returns the bytes that belong to AMQP, once it is over."""
+        try:
+            self._sasl_output += sasl.feed(data)
+        except SaslError as error:
+            self._sasl_output += error.reply
+            self._error = self._error or AmqpError("amqp:connection:framing-error", str(error))
+            self._ignores_input = self.finished = True
+            return b""
+        if not sasl.done:
+            return b""
+        self._sasl = None
+        if not self._server:
+            lib.pn_connection_open(self._connection)
+        return sasl.rest
 
-    def _end(self, error: AmqpError | None) -> None:
-        self._error = self._error or error
-        if self._socket is not None:
-            self._socket.close()
-
-    def _open_timed_out(self) -> None:
-        self._error = AmqpError("amqp:resource-limit-exceeded", "the connection was not opened in time")
-        self.abort()
-
-    def _tick(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self.lost:
-            return
-        now_ms = int(self._loop.time() * 1000)
-        next_ms = lib.pn_transport_tick(self._transport, now_ms)
-        self._dispatch()
-        self.flush()
-        if next_ms > 0 and not self.lost:
-            self._timer = self._loop.call_later(max(next_ms - now_ms, 1) / 1000, self._tick)
-
-    def _dispatch(self) -> None:
-        collector = self._collector
-        peek, pop, event_type = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
-        while True:
-            event = peek(collector)
-            if event == ffi.NULL:
+    def _push(self, data: bytes) -> None:
+        data = self._incoming_formats.feed(data) if data else data
+        while data:
+            taken = lib.pn_transport_push(self._transport, data, len(data))
+            if taken <= 0:
                 return
-            kind = event_type(event)
-            if kind == _DELIVERY:
-                self._on_delivery(lib.pn_event_delivery(event))
-            else:
-                react = _REACTIONS.get(kind)
-                if react is not None:
-                    react(self, event)
-            pop(collector)
+            data = data[taken:] if taken < len(data) else b""
 
-    def _on_delivery(self, impl: Any) -> None:
+    def _set_deadlines(
+        self, *, opened_by: float | None = None, closed_by: float | None = None, tick: float | None = None
+    ) -> None:
+        self._open_deadline = self._open_deadline if opened_by is None else opened_by
+        self._close_deadline = self._close_deadline if closed_by is None else closed_by
+        self._tick_deadline = self._tick_deadline if tick is None else tick
+        soonest = min(self._open_deadline, self._close_deadline, self._tick_deadline)
+        self.next_deadline = None if soonest == inf else soonest
+
+    def _require_connection(self) -> None:
+        if self.lost:
+            raise LinkLostError(self._error or AmqpError("amqp:connection:forced", "the connection ended"))
+
+    def _on_delivery(self, impl: Any) -> Event | None:
         link = self._links.get(lib.pn_delivery_link(impl))
         if link is None:
-            return
+            return None
         if link.is_sender:
-            delivery = link.outgoing.get(impl)
-            if delivery is not None and lib.pn_delivery_updated(impl):
-                self.owner.delivery_updated(link, delivery)
+            outgoing = link.outgoing.get(impl)
+            if outgoing is not None and lib.pn_delivery_updated(impl):
+                return DeliveryUpdated(link, outgoing)
         elif lib.pn_delivery_readable(impl) or lib.pn_delivery_aborted(impl):
-            self._on_incoming(link, impl)
+            return self._on_incoming(link, impl)
         elif link.proposed and lib.pn_delivery_settled(impl):
-            answered = link.proposed.pop(impl, None)
-            if answered is not None:
-                state = answered.state
-                answered.forget()
-                self.owner.outcome_confirmed(link, answered, state)
+            proposed = link.proposed.pop(impl, None)
+            if proposed is not None:
+                return OutcomeConfirmed(link, proposed, proposed.confirm())
+        return None
 
-    def _on_incoming(self, link: Link, impl: Any) -> None:
+    def _on_incoming(self, link: Link, impl: Any) -> Event | None:
         if lib.pn_delivery_aborted(impl):
             link.drop_partial()
             lib.pn_delivery_settle(impl)
-            return
+            return None
         pending = lib.pn_delivery_pending(impl)
         raw = link.read(pending) if pending else b""
         if lib.pn_delivery_partial(impl):
             link.keep_partial(raw, self.limits.max_message)
             if self.unfinished_bytes > max(self.limits.max_unfinished, 2 * self.limits.max_message):
                 self._cut_hoarder()
-            return
+            return None
         lib.pn_link_advance(link.impl)
         message_format = link.formats.popleft() if link.formats else 0
-        delivery = Incoming(link, impl)
+        delivery = IncomingDelivery(link, impl)
         if link.partial_size:
             size = link.partial_size + len(raw)
             whole = link.take_partial(raw)
             if whole is None or size > self.limits.max_message:
-                self.owner.message_too_large(link, delivery, size)
-                return
+                return MessageTooLarge(link, delivery, size)
             raw = whole
-        self.owner.message_received(link, delivery, raw, message_format)
+        return MessageReceived(link, delivery, raw, message_format)
 
     def _cut_hoarder(self) -> None:
-        """The peer began many messages and finished few."""
+        """The peer has begun too many messages without finishing them."""
         if self._error is None:
             held = self.unfinished_bytes
-            self.close(AmqpError("amqp:resource-limit-exceeded", f"{held} bytes of unfinished messages are too many"))
-            self.hold_reading()
+            error = AmqpError("amqp:resource-limit-exceeded", f"{held} bytes of unfinished messages are too many")
+            self.close(self._now, error)
+            self._ignores_input = True
 
-    def _on_connection_open(self, event: Any) -> None:
-        if self._open_timer is not None:
-            self._open_timer.cancel()
-            self._open_timer = None
+    def _on_connection_open(self, event: Any) -> Event:
         if self._server:
             lib.pn_connection_open(self._connection)
-        self.owner.connection_opened()
-        self._loop.call_soon(self._tick)
+        self._set_deadlines(opened_by=inf, tick=self._now)
+        return ConnectionOpened()
 
     def _on_connection_close(self, event: Any) -> None:
         self._error = self._error or read_condition(lib.pn_connection_remote_condition(self._connection))
@@ -369,107 +445,93 @@ class Engine(asyncio.Protocol):
 
     def _on_session_open(self, event: Any) -> None:
         session = lib.pn_event_session(event)
-        if session in self._sessions:
-            return
-        self._sessions.add(session)
-        lib.pn_session_set_incoming_capacity(session, self.limits.session_window)
-        lib.pn_session_open(session)
+        if session not in self._sessions:
+            self._sessions.add(session)
+            lib.pn_session_set_incoming_capacity(session, self.limits.session_window)
+            lib.pn_session_open(session)
 
     def _on_session_close(self, event: Any) -> None:
         session = lib.pn_event_session(event)
         error = read_condition(lib.pn_session_remote_condition(session))
         for link in [link for link in self._links.values() if lib.pn_link_session(link.impl) == session]:
-            self._drop_link(link, error)
+            closed = self._drop_link(link, error)
+            if closed is not None:
+                self._closed_links.append(closed)
         self._sessions.discard(session)
         lib.pn_session_close(session)
         lib.pn_session_free(session)
 
-    def _on_link_open(self, event: Any) -> None:
+    def _on_link_open(self, event: Any) -> Event | None:
         impl = lib.pn_event_link(event)
         link = self._links.get(impl)
         if link is None:
-            given = lib.pn_link_name(impl)
-            if given == ffi.NULL:
-                self.close(AmqpError("amqp:invalid-field", "A link must have a name."))
-                return
-            name = ffi.string(given).decode("utf-8", "replace")
-            sender = bool(lib.pn_link_is_sender(impl))
-            formats = deque() if sender else self._incoming_formats.formats(name)
-            link = Link(self, impl, name, is_sender=sender, formats=formats)
-            self._links[impl] = link
-            if len(self._links) > self.limits.max_links:
-                error = AmqpError(
-                    "amqp:resource-limit-exceeded",
-                    f"a connection may have {self.limits.max_links} links at most; close some or open another",
-                )
-                if len(self._links) > 2 * self.limits.max_links:
-                    # A refused link costs memory until the peer detaches it, too.
-                    self.close(error)
-                link.refuse(error)
-                return
+            link = self._new_remote_link(impl)
+            if link is None:
+                return None
         elif not link.is_sender:
             link.formats = self._incoming_formats.formats(link.name)
         link.announced = True
-        self.owner.link_opened(link)
+        return LinkOpened(link)
 
-    def _on_link_close(self, event: Any) -> None:
+    def _new_remote_link(self, impl: Any) -> Link | None:
+        """The handle of a link the peer opens; None if it was refused."""
+        raw_name = lib.pn_link_name(impl)
+        if raw_name == ffi.NULL:
+            self.close(self._now, AmqpError("amqp:invalid-field", "A link must have a name."))
+            return None
+        name = ffi.string(raw_name).decode("utf-8", "replace")
+        sender = bool(lib.pn_link_is_sender(impl))
+        formats = deque() if sender else self._incoming_formats.formats(name)
+        link = self._links[impl] = Link(self, impl, name, is_sender=sender, formats=formats)
+        limit = self.limits.max_links
+        if len(self._links) <= limit:
+            return link
+        error = AmqpError(
+            "amqp:resource-limit-exceeded", f"a connection may have {limit} links at most; close some or open another"
+        )
+        if len(self._links) > 2 * limit:
+            # A refused link uses memory until the peer detaches it.
+            self.close(self._now, error)
+        link.refuse(error)
+        return None
+
+    def _on_link_close(self, event: Any) -> Event | None:
         impl = lib.pn_event_link(event)
         link = self._links.get(impl)
-        if link is not None:
-            self._drop_link(link, read_condition(lib.pn_link_remote_condition(impl)))
+        return self._drop_link(link, read_condition(lib.pn_link_remote_condition(impl))) if link is not None else None
 
-    def _drop_link(self, link: Link, error: AmqpError | None) -> None:
-        impl = link.impl
-        if link.announced:
-            self.owner.link_closed(link, error)
+    def _drop_link(self, link: Link, error: AmqpError | None) -> LinkClosed | None:
+        impl, announced = link.impl, link.announced
         self._links.pop(impl, None)
         if not link.is_sender:
             self._incoming_formats.forget(link.name)
-        link.forget()
+        link.release()
         lib.pn_link_close(impl)
         lib.pn_link_free(impl)
+        return LinkClosed(link, error) if announced else None
 
-    def _on_link_flow(self, event: Any) -> None:
+    def _on_link_flow(self, event: Any) -> Event | None:
         link = self._links.get(lib.pn_event_link(event))
         if link is not None and link.announced and (link.is_sender or not self._server):
-            self.owner.credit_changed(link)
+            return CreditChanged(link)
+        return None
 
     def _on_input_ended(self, event: Any) -> None:
-        """The engine takes no more: the peer closed or vanished, or sent something it cannot make sense of.
+        """Proton takes no more input: the peer closed or vanished, or sent something malformed.
 
-        Only for some of the last does it say so itself.
+        For malformed input Proton does not always set an error itself.
         """
-        if self._eof or lib.pn_connection_state(self._connection) & lib.PN_REMOTE_CLOSED:
+        if self._input_ended or lib.pn_connection_state(self._connection) & lib.PN_REMOTE_CLOSED:
             return
         if self._error is None:
-            self.close(AmqpError("amqp:decode-error", "A frame could not be understood."))
+            self.close(self._now, AmqpError("amqp:decode-error", "A frame could not be understood."))
 
     def _on_transport_error(self, event: Any) -> None:
         self._error = self._error or read_condition(lib.pn_transport_condition(self._transport))
 
 
-def _take(transport: Any, pending: int) -> bytes:
-    """Take what the engine wants to send out of it, a buffer full at most."""
-    size = min(pending, _CHUNK)
-    buffer = _buffers.of_this_thread
-    taken = lib.pn_transport_peek(transport, buffer, size)
-    lib.pn_transport_pop(transport, taken)
-    return bytes(ffi.buffer(buffer, taken))
-
-
-_CHUNK = 131_072
-
-
-class _Buffers(threading.local):
-    """One buffer for each thread: the engine is called without the interpreter's lock."""
-
-    def __init__(self) -> None:
-        self.of_this_thread = ffi.new("char[]", _CHUNK)
-
-
-_buffers = _Buffers()
 _DELIVERY = lib.PN_DELIVERY
-_REACTIONS = {
+_REACTIONS: dict[Any, Callable[[Engine, Any], Event | None]] = {
     lib.PN_CONNECTION_REMOTE_OPEN: Engine._on_connection_open,
     lib.PN_CONNECTION_REMOTE_CLOSE: Engine._on_connection_close,
     lib.PN_SESSION_REMOTE_OPEN: Engine._on_session_open,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pairbus.amqp.codec import decode, encode, skip
 from pairbus.amqp.types import AmqpDecodeError, Described, UInt
@@ -19,8 +18,10 @@ _u32 = struct.Struct(">I").unpack_from
 _head = struct.Struct(">IBBH").unpack_from
 _PROTOCOL = 0x414D5150  # "AMQP": a protocol header in place of a frame's size
 
-_OPEN, _ATTACH, _TRANSFER, _DETACH, _END = 0x10, 0x12, 0x14, 0x16, 0x17
+_OPEN, _BEGIN, _ATTACH, _TRANSFER, _DISPOSITION, _DETACH, _END = 0x10, 0x11, 0x12, 0x14, 0x15, 0x16, 0x17
 _PATCH_ROOM = 16
+_MAX_RENAMED = 10_000
+_WRAP = 0xFFFFFFFF
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class FrameCutter:
         return data[:pos], frames
 
 
-def code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
+def _code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
     """The performative's code and where its list starts; (0, 0) if it is not in the usual form."""
     if end - body > 3 and data[body] == 0:
         if data[body + 1] == 0x53:
@@ -77,7 +78,7 @@ def code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
     return 0, 0
 
 
-def number_at(data: bytes, pos: int) -> int:
+def _number_at(data: bytes, pos: int) -> int:
     """A uint in any of its encodings; -1 for null or something else."""
     code = data[pos]
     if code == 0x43:
@@ -98,7 +99,7 @@ def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool, int]:
         count, pos = _u32(data, pos + 5)[0], pos + 9
     else:
         return -1, 0, False, 0
-    handle = number_at(data, pos)
+    handle = _number_at(data, pos)
     pos = skip(data, pos)
     format_at, more = 0, False
     if count > 3:
@@ -110,19 +111,11 @@ def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool, int]:
     return handle, format_at, more, count
 
 
-class TransferNumbers(Protocol):
-    """Looks at the delivery ids of a peer's transfers; see ``numbering``."""
-
-    def transfer(self, channel: int, data: bytes, frame: tuple[int, int, int], more: bool) -> bytes | None: ...
-
-    def forget(self, channel: int) -> None: ...
-
-
 class IncomingFormats:
     """Reads the message format of each delivery a peer starts on each of its sending links."""
 
     def __init__(
-        self, max_frame: int, *, room_for_patches: bool = False, numbers: TransferNumbers | None = None
+        self, max_frame: int, *, room_for_patches: bool = False, numbers: DeliveryNumbers | None = None
     ) -> None:
         self._numbers = numbers
         self._cutter = FrameCutter(max_frame)
@@ -136,7 +129,7 @@ class IncomingFormats:
         parts: list[bytes] = []
         done = 0
         for channel, start, body, end in frames:
-            code, fields_at = code_at(data, body, end)
+            code, fields_at = _code_at(data, body, end)
             try:
                 if code == _TRANSFER:
                     more = self._transfer(channel, data, fields_at)
@@ -177,7 +170,7 @@ class IncomingFormats:
         track = self._by_handle.get((channel, handle))
         if track is not None:
             if not track.in_delivery:
-                track.formats.append(max(number_at(data, format_at), 0) if format_at else 0)
+                track.formats.append(max(_number_at(data, format_at), 0) if format_at else 0)
             track.in_delivery = more
         return more
 
@@ -205,7 +198,7 @@ class OutgoingFormats:
         parts: list[bytes] = []
         done = 0
         for channel, start, body, end in frames:
-            code, pos = code_at(data, body, end)
+            code, pos = _code_at(data, body, end)
             if code == _ATTACH:
                 fields = decode(data, pos)[0]
                 if not fields[2]:
@@ -222,7 +215,7 @@ class OutgoingFormats:
                 message_format = known.formats.popleft()
                 if message_format and format_at:
                     parts.append(data[done:start])
-                    parts.append(with_field(data, start, pos, format_at, end, message_format))
+                    parts.append(_with_field(data, start, pos, format_at, end, message_format))
                     done = end
         if not parts:
             return data
@@ -230,7 +223,7 @@ class OutgoingFormats:
         return b"".join(parts)
 
 
-def with_field(data: bytes, start: int, pos: int, field_at: int, end: int, number: int) -> bytes:
+def _with_field(data: bytes, start: int, pos: int, field_at: int, end: int, number: int) -> bytes:
     """One frame with another uint in its list, which starts at `pos`: frame and list grow by the difference."""
     after = skip(data, field_at)
     value = b"\x70" + number.to_bytes(4, "big")
@@ -256,3 +249,96 @@ def _with_smaller_frames(frame: bytes) -> bytes:
     fields[2] = UInt(max(int(limit) - _PATCH_ROOM, 512 - _PATCH_ROOM))
     content = frame[8:body] + encode(Described(opened.descriptor, fields))
     return (len(content) + 8).to_bytes(4, "big") + frame[4:8] + content
+
+
+# --- delivery ids ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """One session of the peer's: the number that is due, the peer's own number of each delivery that had another."""
+
+    due: int = -1
+    theirs: dict[int, int] = field(default_factory=dict)
+    # By link: the number under which a delivery of several frames was begun.
+    begun: dict[int, int] = field(default_factory=dict)
+
+
+class DeliveryNumbers:
+    """Corrects the numbers of incoming transfers; `restore` puts the peer's own into outgoing dispositions."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, _Numbers] = {}
+        self._peer_channel: dict[int, int] = {}
+        self._cutter = FrameCutter(2**31)
+
+    def forget(self, channel: int) -> None:
+        self._sessions.pop(channel, None)
+
+    def transfer(self, channel: int, data: bytes, frame: tuple[int, int, int], more: bool) -> bytes | None:
+        """The corrected frame, or None when it is right as it is. `frame` is where it starts, its list, its end."""
+        start, pos, end = frame
+        handle_at = pos + (3 if data[pos] == 0xC0 else 9)
+        handle, id_at = _number_at(data, handle_at), skip(data, handle_at)
+        given = _number_at(data, id_at)
+        session = self._sessions.get(channel)
+        if session is None:
+            session = self._sessions[channel] = _Numbers()
+        begun = session.begun.get(handle)
+        if begun is not None:
+            if not more:
+                del session.begun[handle]
+            return None if given in (-1, begun) else _with_field(data, start, pos, id_at, end, begun)
+        if given < 0:
+            return None  # a delivery must begin with a number: the engine says so
+        expected = given if session.due < 0 else session.due
+        session.due = (expected + 1) & _WRAP
+        if more:
+            session.begun[handle] = expected
+        if given == expected:
+            return None
+        session.theirs[expected] = given
+        if len(session.theirs) > _MAX_RENAMED:
+            del session.theirs[next(iter(session.theirs))]
+        return _with_field(data, start, pos, id_at, end, expected)
+
+    def restore(self, data: bytes) -> bytes:
+        """Whole frames of what the engine wrote, dispositions in the peer's own numbers."""
+        data, frames = self._cutter.cut(data)
+        parts: list[bytes] = []
+        done = 0
+        for channel, start, body, end in frames:
+            code = _code_at(data, body, end)[0]
+            if code == _BEGIN:
+                self._begin(channel, data, body)
+            elif code == _DISPOSITION:
+                session = self._sessions.get(self._peer_channel.get(channel, channel))
+                if session is not None and session.theirs:
+                    parts += (data[done:start], _renamed(data, start, body, end, session.theirs))
+                    done = end
+        if not parts:
+            return data
+        parts.append(data[done:])
+        return b"".join(parts)
+
+    def _begin(self, channel: int, data: bytes, body: int) -> None:
+        fields = decode(data, body)[0].value
+        if fields and fields[0] is not None:
+            self._peer_channel[channel] = int(fields[0])
+
+
+def _renamed(data: bytes, start: int, body: int, end: int, theirs: dict[int, int]) -> bytes:
+    try:
+        disposition = decode(data, body)[0]
+        is_receiver, first, *rest = disposition.value
+    except (AmqpDecodeError, ValueError, struct.error):
+        return data[start:end]
+    last = first if not rest or rest[0] is None else rest[0]
+    if not is_receiver or theirs.keys().isdisjoint(range(first, last + 1)):
+        return data[start:end]
+    frames = []
+    for number in range(first, last + 1):
+        fields = [True, UInt(theirs.pop(number, number)), None, *rest[1:]]
+        content = data[start + 8 : body] + encode(Described(disposition.descriptor, fields))
+        frames.append((len(content) + 8).to_bytes(4, "big") + data[start + 4 : start + 8] + content)
+    return b"".join(frames)

@@ -1,29 +1,61 @@
-"""Links and deliveries of one connection, as thin handles on the engine's C objects.
+"""Links and deliveries of one connection: thin handles on Proton's C objects.
 
-A handle outlives what it stands for: after its link or connection is gone its methods do nothing, so that an answer
-which comes late (the broker's, after the disk) needs no care. A delivery is answered at most once.
+OASIS AMQP 1.0, part 2: 2.6.3 establishing a link, 2.6.7 flow control, 2.6.12 transferring a message; part 3: 3.4
+delivery state, 3.5 sources and targets.
+
+A handle outlives its C object. Once the link or the connection is gone its methods do nothing, so a late answer (the
+broker's, after the disk) needs no care. A delivery is answered at most once.
+
+Ownership of memory, for all code that calls Proton
+- Bytes are copied at the border, both ways and at once. Proton copies its arguments before a call returns. Whatever it
+  returns (`char *`, `pn_bytes_t`, a filled buffer) becomes `bytes` or `str` before the next call of Proton. No cdata
+  buffer and no memoryview of C memory is stored, returned or passed on.
+- A pointer to a C object lives in exactly one handle (`Link.impl`, `_impl` of a delivery) or table of the engine.
+  Deliveries belong to their link: a handle checks `link.alive` before it uses its pointer, and drops the pointer when
+  it settles. `Link.release` drops the link's own pointer before the engine frees the link.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cproton import ffi, lib
 
-from pairbus.amqp.native import Terminus, read_data, read_state, read_terminus, write_condition, write_data, write_state
-from pairbus.amqp.outcomes import ACCEPTED, TRANSACTIONAL, Accepted, AmqpError, State
+from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.outcomes import (
+    ACCEPTED,
+    DECLARED,
+    MODIFIED,
+    REJECTED,
+    RELEASED,
+    TRANSACTIONAL,
+    Accepted,
+    AmqpError,
+    Declared,
+    Modified,
+    Rejected,
+    Released,
+    State,
+    Transactional,
+    outcome_from_value,
+    outcome_value,
+)
+from pairbus.amqp.types import Symbol
 
 if TYPE_CHECKING:
     from pairbus.amqp.engine import Engine
 
-_CHUNK = 65_536
 _ACCEPTED = Accepted()
+_RELEASED = Released()
+
+new_buffer = ffi.new_allocator(should_clear_after_alloc=False)
+"""Allocates a C array that Python frees. Each call of Proton gets its own: threads run Proton at the same time."""
 
 
-class Incoming:
-    """A message the peer sent us, waiting for our answer."""
+class IncomingDelivery:
+    """A message from the peer that waits for our answer."""
 
     __slots__ = ("_impl", "link")
 
@@ -38,7 +70,7 @@ class Incoming:
 
     @property
     def state(self) -> State | None:
-        """The state that came with the transfer: a transaction it belongs to."""
+        """The state that came with the transfer: the transaction it belongs to."""
         return read_state(self._impl) if self._impl is not None and self.link.alive else None
 
     @property
@@ -55,21 +87,23 @@ class Incoming:
         return bytes(ffi.buffer(tag.start, tag.size))
 
     def propose(self, state: State) -> None:
-        """Ask the peer to apply an outcome; the owner is told when it has (`outcome_confirmed`)."""
+        """Ask the peer to apply an outcome. `OutcomeConfirmed` follows."""
         if self._impl is None or not self.link.alive:
             return
         write_state(self._impl, state)
         self.link.proposed[self._impl] = self
-        self.link.engine.schedule_flush()
+        self.link.engine.wake()
 
-    def forget(self) -> None:
-        """The peer has settled: nothing is left to say."""
+    def confirm(self) -> State | None:
+        """Settle, because the peer has settled. Returns the outcome the peer applied."""
+        state = self.state
         impl, self._impl = self._impl, None
         if impl is not None and self.link.alive:
             lib.pn_delivery_settle(impl)
+        return state
 
     def settle(self, state: State = _ACCEPTED) -> None:
-        """Answer, once. Later calls, and calls after the link is gone, do nothing."""
+        """Answer the peer. Later calls do nothing."""
         impl, self._impl = self._impl, None
         if impl is None or not self.link.alive:
             return
@@ -79,11 +113,11 @@ class Incoming:
         else:
             write_state(impl, state)
         lib.pn_delivery_settle(impl)
-        self.link.engine.schedule_flush()
+        self.link.engine.wake()
 
 
-class Outgoing:
-    """A message we sent and the peer has not settled, or not been told that it is settled."""
+class OutgoingDelivery:
+    """A message we sent that at least one side has not settled. ``context`` belongs to the caller."""
 
     __slots__ = ("_impl", "context", "link", "tag")
 
@@ -95,7 +129,7 @@ class Outgoing:
 
     @property
     def state(self) -> State | None:
-        """The outcome the peer wants or gave."""
+        """The outcome the peer requests or has applied."""
         return read_state(self._impl) if self._impl is not None and self.link.alive else None
 
     @property
@@ -103,7 +137,7 @@ class Outgoing:
         return self._impl is not None and self.link.alive and bool(lib.pn_delivery_settled(self._impl))
 
     def settle(self, state: State | None = None) -> None:
-        """Forget the delivery, telling the peer the outcome that was applied."""
+        """Forget the delivery and tell the peer which outcome was applied."""
         impl, self._impl = self._impl, None
         if impl is None or not self.link.alive:
             return
@@ -111,11 +145,11 @@ class Outgoing:
         if state is not None:
             write_state(impl, state)
         lib.pn_delivery_settle(impl)
-        self.link.engine.schedule_flush()
+        self.link.engine.wake()
 
 
 class Link:
-    """One link. ``context`` is the owner's. ``announced``: the owner knows of it, and is told when it ends."""
+    """One link. ``context`` belongs to the caller. ``announced``: `LinkOpened` was raised, `LinkClosed` will be."""
 
     __slots__ = (
         "_partial",
@@ -139,8 +173,8 @@ class Link:
         self.formats = formats
         self.announced = False
         self.context: Any = None
-        self.outgoing: dict[Any, Outgoing] = {}
-        self.proposed: dict[Any, Incoming] = {}
+        self.outgoing: dict[Any, OutgoingDelivery] = {}
+        self.proposed: dict[Any, IncomingDelivery] = {}
         self.partial_size = 0
         self._partial: list[bytes] | None = []
 
@@ -151,15 +185,15 @@ class Link:
     def alive(self) -> bool:
         return self.impl is not None
 
-    def forget(self) -> None:
-        """The C object goes away: from here on this handle does nothing."""
+    def release(self) -> None:
+        """Drop the C object, which is about to be freed. The handle does nothing from here on."""
         self.impl = None
         self.announced = False
         self.outgoing.clear()
         self.proposed.clear()
         self.drop_partial()
 
-    # --- what the peer asked for --------------------------------------------------------------------------
+    # --- the peer's attach --------------------------------------------------------------------------------
 
     @property
     def remote_source(self) -> Terminus:
@@ -172,8 +206,8 @@ class Link:
     @property
     def remote_properties(self) -> dict[str, Any]:
         data = lib.pn_link_remote_properties(self.impl)
-        found = read_data(data) if data != ffi.NULL else None
-        return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+        properties = read_data(data) if data != ffi.NULL else None
+        return {str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {}
 
     @property
     def remote_sends_settled(self) -> bool:
@@ -192,7 +226,7 @@ class Link:
         max_message_size: int = 0,
         source_filter: dict[Any, Any] | None = None,
     ) -> None:
-        """Answer the peer's attach: its own source, target and settle modes, plus what is given here."""
+        """Answer the peer's attach with its own source, target and settle modes."""
         impl = self.impl
         if impl is None:
             return
@@ -207,10 +241,10 @@ class Link:
         if max_message_size:
             lib.pn_link_set_max_message_size(impl, max_message_size)
         lib.pn_link_open(impl)
-        self.engine.schedule_flush()
+        self.engine.wake()
 
     def refuse(self, error: AmqpError) -> None:
-        """Answer the peer's attach with no source or target at all, and detach with the reason."""
+        """Answer the peer's attach with an empty terminus on our side, then detach with the error."""
         if self.impl is None:
             return
         ours = lib.pn_link_source(self.impl) if self.is_sender else lib.pn_link_target(self.impl)
@@ -232,7 +266,7 @@ class Link:
         second: bool = False,
         coordinator: bool = False,
     ) -> None:
-        """Attach a link of ours. ``settled``: the sender settles before sending; ``second``: outcomes are echoed."""
+        """Attach our own link. ``settled``: the sender settles before it sends; ``second``: outcomes are echoed."""
         impl = self.impl
         for terminus, kind, address in (
             (lib.pn_link_source(impl), lib.PN_SOURCE, source),
@@ -247,56 +281,57 @@ class Link:
         lib.pn_link_set_snd_settle_mode(impl, lib.PN_SND_SETTLED if settled else lib.PN_SND_UNSETTLED)
         lib.pn_link_set_rcv_settle_mode(impl, lib.PN_RCV_SECOND if second else lib.PN_RCV_FIRST)
         lib.pn_link_open(impl)
-        self.engine.schedule_flush()
+        self.engine.wake()
 
     def close(self, error: AmqpError | None = None) -> None:
-        """Detach. The peer's own detach ends the link."""
+        """Detach. The link ends when the peer detaches, too."""
         if self.impl is None:
             return
         if error is not None:
             write_condition(lib.pn_link_condition(self.impl), error)
         lib.pn_link_close(self.impl)
-        self.engine.schedule_flush()
+        self.engine.wake()
 
     # --- receiving ----------------------------------------------------------------------------------------
 
     def grant(self, credit: int) -> None:
-        """Let the peer send so many more messages."""
+        """Let the peer send ``credit`` more messages."""
         if self.impl is not None:
             lib.pn_link_flow(self.impl, credit)
-            self.engine.schedule_flush()
+            self.engine.wake()
 
     @property
     def credit(self) -> int:
-        """On our sending link: how many messages the peer still wants. On a receiving one: what it may still send."""
+        """How many messages the sending side may still send."""
         return int(lib.pn_link_credit(self.impl)) if self.impl is not None else 0
 
     def read(self, pending: int) -> bytes:
-        buffer = ffi.new("char[]", pending) if pending > _CHUNK else _buffers.of_this_thread
+        buffer = new_buffer("char[]", pending)
         taken = lib.pn_link_recv(self.impl, buffer, pending)
         return bytes(ffi.buffer(buffer, taken)) if taken > 0 else b""
 
     def keep_partial(self, raw: bytes, limit: int) -> None:
-        """Part of a message. Beyond the limit only its size is counted."""
+        """Keep part of a message. Above ``limit`` bytes only the size is counted."""
         self.partial_size += len(raw)
         if self.partial_size > limit:
-            self._let_parts_go()
+            self._discount_partial()
             self._partial = None
         elif self._partial is not None and raw:
             self._partial.append(raw)
             self.engine.unfinished_bytes += len(raw)
 
     def take_partial(self, last: bytes) -> bytes | None:
+        """The whole message, or None if it was too large to keep."""
         parts = self._partial
         self.drop_partial()
         return b"".join((*parts, last)) if parts is not None else None
 
     def drop_partial(self) -> None:
-        self._let_parts_go()
+        self._discount_partial()
         self._partial = []
         self.partial_size = 0
 
-    def _let_parts_go(self) -> None:
+    def _discount_partial(self) -> None:
         if self._partial:
             self.engine.unfinished_bytes -= sum(map(len, self._partial))
 
@@ -311,8 +346,8 @@ class Link:
         message_format: int = 0,
         state: State | None = None,
         context: Any = None,
-    ) -> Outgoing | None:
-        """Send one message; the delivery to be settled later, or None if it is settled already."""
+    ) -> OutgoingDelivery | None:
+        """Send a message. Returns the delivery to settle later, or None if it is settled or the link is gone."""
         impl = self.impl
         if impl is None:
             return None
@@ -323,12 +358,12 @@ class Link:
         lib.pn_link_send(impl, raw, len(raw))
         sent = None
         if not settled:
-            sent = Outgoing(self, delivery, tag, context)
+            sent = OutgoingDelivery(self, delivery, tag, context)
             self.outgoing[delivery] = sent
         else:
             lib.pn_delivery_settle(delivery)
         lib.pn_link_advance(impl)
-        self.engine.schedule_flush()
+        self.engine.wake()
         return sent
 
     @property
@@ -336,28 +371,124 @@ class Link:
         return self.impl is not None and bool(lib.pn_link_get_drain(self.impl))
 
     def drained(self) -> None:
-        """Give back the credit that is left: there is nothing more to send."""
+        """Give the remaining credit back: there is nothing more to send."""
         if self.impl is not None:
             lib.pn_link_drained(self.impl)
-            self.engine.schedule_flush()
+            self.engine.wake()
 
     def drain(self, credit: int) -> None:
-        """On a receiving link: ask the peer to send what it has, up to ``credit`` more, and give the rest back."""
+        """Ask the sending peer for up to ``credit`` more messages; it gives back the credit it cannot use."""
         if self.impl is not None:
             lib.pn_link_drain(self.impl, credit)
-            self.engine.schedule_flush()
+            self.engine.wake()
 
     @property
     def queued_bytes(self) -> int:
-        """What this link's session holds that was not yet taken by the connection."""
+        """Bytes in this link's session that Proton has not yet turned into frames."""
         return int(lib.pn_session_outgoing_bytes(lib.pn_link_session(self.impl))) if self.impl is not None else 0
 
 
-class _Buffers(threading.local):
-    """One buffer for each thread: the engine is called without the interpreter's lock."""
-
-    def __init__(self) -> None:
-        self.of_this_thread = ffi.new("char[]", _CHUNK)
+# --- values in and out of Proton ------------------------------------------------------------------------------
+# Everything goes through our own codec, which keeps types exactly. Proton's Python wrappers lose some.
 
 
-_buffers = _Buffers()
+def write_data(data: Any, value: Any) -> None:
+    raw = encode(value)
+    lib.pn_data_clear(data)
+    lib.pn_data_decode(data, raw, len(raw))
+
+
+def read_data(data: Any) -> Any:
+    """The value in one of Proton's data objects, or None."""
+    size = lib.pn_data_encoded_size(data)
+    if size <= 0:
+        return None
+    buffer = new_buffer("char[]", size)
+    taken = lib.pn_data_encode(data, buffer, size)
+    return decode(bytes(ffi.buffer(buffer, taken)))[0] if taken > 0 else None
+
+
+def write_condition(condition: Any, error: AmqpError) -> None:
+    lib.pn_condition_clear(condition)
+    lib.pn_condition_set_name(condition, error.condition.encode("ascii", "replace"))
+    lib.pn_condition_set_description(condition, error.description.replace("\0", " ").encode())
+    write_data(lib.pn_condition_info(condition), error.wire_info())
+
+
+def read_condition(condition: Any) -> AmqpError | None:
+    if not lib.pn_condition_is_set(condition):
+        return None
+    name = ffi.string(lib.pn_condition_get_name(condition)).decode("ascii", "replace")
+    text = lib.pn_condition_get_description(condition)
+    description = "" if text == ffi.NULL else ffi.string(text).decode("utf-8", "replace")
+    info = read_data(lib.pn_condition_info(condition))
+    return AmqpError(
+        name, description, {str(key): value for key, value in info.items()} if isinstance(info, dict) else {}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Terminus:
+    """A source or a target as the peer wrote it."""
+
+    address: str | None
+    is_null: bool = False
+    is_coordinator: bool = False
+    filter: dict[Any, Any] = field(default_factory=dict)
+
+
+def read_terminus(impl: Any) -> Terminus:
+    kind = lib.pn_terminus_get_type(impl)
+    address = lib.pn_terminus_get_address(impl)
+    text = None if address == ffi.NULL else ffi.string(address).decode("utf-8", "replace")
+    filters = read_data(lib.pn_terminus_filter(impl)) if kind == lib.PN_SOURCE else None
+    return Terminus(
+        text,
+        is_null=kind == lib.PN_UNSPECIFIED,
+        is_coordinator=kind == lib.PN_COORDINATOR,
+        filter=filters if isinstance(filters, dict) else {},
+    )
+
+
+def write_state(impl: Any, state: State) -> None:
+    local = lib.pn_delivery_local(impl)
+    if isinstance(state, Rejected):
+        if state.error is not None:
+            write_condition(lib.pn_disposition_condition(local), state.error)
+    elif isinstance(state, Modified):
+        lib.pn_disposition_set_failed(local, state.delivery_failed)
+        lib.pn_disposition_set_undeliverable(local, state.undeliverable_here)
+        if state.annotations:
+            annotations = {Symbol(key): value for key, value in state.annotations.items()}
+            write_data(lib.pn_disposition_annotations(local), annotations)
+    elif isinstance(state, Declared):
+        write_data(lib.pn_disposition_data(local), [state.txn])
+    elif isinstance(state, Transactional):
+        write_data(lib.pn_disposition_data(local), [state.txn, outcome_value(state.outcome)])
+    lib.pn_delivery_update(impl, state.code)
+
+
+def read_state(impl: Any) -> State | None:
+    """The state the peer gave a delivery; None if there is none, or if it is unknown."""
+    remote = lib.pn_delivery_remote(impl)
+    code = lib.pn_disposition_type(remote)
+    if code == ACCEPTED:
+        return _ACCEPTED
+    if code == RELEASED:
+        return _RELEASED
+    if code == REJECTED:
+        return Rejected(read_condition(lib.pn_disposition_condition(remote)))
+    if code == MODIFIED:
+        annotations = read_data(lib.pn_disposition_annotations(remote))
+        return Modified(
+            bool(lib.pn_disposition_is_failed(remote)),
+            bool(lib.pn_disposition_is_undeliverable(remote)),
+            {str(key): value for key, value in annotations.items()} if isinstance(annotations, dict) else {},
+        )
+    if code in (DECLARED, TRANSACTIONAL):
+        fields = read_data(lib.pn_disposition_data(remote))
+        if isinstance(fields, list) and fields and isinstance(fields[0], bytes):
+            if code == DECLARED:
+                return Declared(fields[0])
+            return Transactional(fields[0], outcome_from_value(fields[1]) if len(fields) > 1 else None)
+    return None

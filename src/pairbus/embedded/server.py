@@ -276,11 +276,11 @@ def _started(part: T | None) -> T:
 
 def _say_goodbye(listener: "Listener") -> None:
     """AMQP's own way to stop: clients learn that the connection was closed on purpose, not broken."""
-    from pairbus.amqp.engine import Engine
     from pairbus.amqp.outcomes import AmqpError
+    from pairbus.amqp.protocol import AmqpProtocol
 
     for protocol in listener.protocols():
-        if isinstance(protocol, Engine):
+        if isinstance(protocol, AmqpProtocol):
             protocol.close(AmqpError("amqp:connection:forced", "The namespace is being stopped."))
 
 

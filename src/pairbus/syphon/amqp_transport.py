@@ -74,7 +74,7 @@ class _Door:
         try:
             ends_at = await self._put(connection, path)
         except BaseException:
-            connection.engine.abort()
+            connection.abort()
             raise
         return connection, asyncio.ensure_future(self._keep(connection, path, ends_at))
 
@@ -119,7 +119,7 @@ class AmqpTransport:
             await _end(connection, keeping)
             raise _lost(error) from error
         except BaseException:
-            connection.engine.abort()
+            connection.abort()
             raise
         return AmqpReceiver(queue, connection, link, keeping)
 
@@ -226,7 +226,7 @@ class _Home:
         if self._keeping is not None:
             self._keeping.cancel()
         if self._connection is not None:
-            self._connection.engine.abort()
+            self._connection.abort()
 
     async def close(self) -> None:
         if self._connection is not None:

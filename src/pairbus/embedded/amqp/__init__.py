@@ -31,7 +31,7 @@ def amqp_protocol_factory(
         fault = faults.fault_of(None)
         if fault is not None and fault.mode == "refuse":
             return _Refusing()
-        return ServerConnection(services).engine
+        return ServerConnection(services).protocol
 
     return connect
 

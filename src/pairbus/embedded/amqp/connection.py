@@ -16,8 +16,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pairbus.amqp.engine import Engine, EngineLimits, Incoming, Link, Outgoing
-from pairbus.amqp.outcomes import AmqpError, State
+from pairbus.amqp.engine import (
+    ConnectionLost,
+    CreditChanged,
+    DeliveryUpdated,
+    Engine,
+    EngineLimits,
+    Event,
+    LinkClosed,
+    LinkOpened,
+    MessageReceived,
+    MessageTooLarge,
+)
+from pairbus.amqp.links import Link
+from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.protocol import AmqpProtocol
 from pairbus.embedded.amqp.addresses import is_cbs, managed_entity, path_of
 from pairbus.embedded.amqp.ends import LinkEnd, amqp_error
 from pairbus.embedded.amqp.management import CbsLink, CoordinatorLink, ManagementLink, ReplyLink
@@ -56,9 +69,8 @@ class ServerConnection:
         self.faults = services.faults
         self.limits = services.limits
         self.reply_links: list[ReplyLink] = []
-        self.engine = Engine(
-            self, server=True, container_id=CONTAINER_ID, limits=services.engine_limits, login=self._login
-        )
+        engine = Engine(server=True, container_id=CONTAINER_ID, limits=services.engine_limits, login=self._login)
+        self.protocol = AmqpProtocol(engine, self)
         self._authority = services.authority
         self._grants: dict[str, Grant] = {}
         self._expiry: Alarm | None = None
@@ -67,61 +79,54 @@ class ServerConnection:
         self._holds_reading = False
         self.faults.listen(self._faults_changed)
 
-    # --- what the engine tells ----------------------------------------------------------------------------
+    # --- events of the engine -----------------------------------------------------------------------------
 
-    def connection_opened(self) -> None:
-        return
+    def handle(self, event: Event) -> None:
+        match event:
+            case MessageReceived(link, delivery, raw, message_format):
+                if link.context is not None:
+                    link.context.received(delivery, raw, message_format)
+            case DeliveryUpdated(link, sent):
+                if link.context is not None:
+                    link.context.updated(sent)
+            case CreditChanged(link):
+                if link.context is not None:
+                    link.context.credit_changed()
+            case LinkOpened(link):
+                self._link_opened(link)
+            case LinkClosed(link):
+                self._links.discard(link)
+                end: LinkEnd | None = link.context
+                if end is not None:
+                    link.context = None
+                    end.closed()
+            case MessageTooLarge(link, delivery, size):
+                if link.context is not None:
+                    link.context.received_too_much(delivery, size)
+            case ConnectionLost():
+                self.faults.unlisten(self._faults_changed)
+                if self._expiry is not None:
+                    self._expiry.cancel()
 
-    def link_opened(self, link: Link) -> None:
+    def writing_paused(self, paused: bool) -> None:
+        for link in list(self._links):
+            if link.context is not None:
+                link.context.credit_changed()
+
+    def abort(self) -> None:
+        self.protocol.abort()
+
+    # --- links --------------------------------------------------------------------------------------------
+
+    def _link_opened(self, link: Link) -> None:
         self._links.add(link)
         path = self._path(link)
         if not is_cbs(path):
-            # Tokens are taken whatever is wrong: clients meet a fault where its entity is.
+            # Tokens are accepted whatever the fault: a client meets the fault at its entity.
             fault = self.faults.fault_of(path)
             if fault is not None and self._faulty_attach(fault, link):
                 return
         self._open(link)
-
-    def link_closed(self, link: Link, error: AmqpError | None) -> None:
-        self._links.discard(link)
-        end: LinkEnd | None = link.context
-        if end is not None:
-            link.context = None
-            end.closed()
-
-    def message_received(self, link: Link, delivery: Incoming, raw: bytes, message_format: int) -> None:
-        end: LinkEnd | None = link.context
-        if end is not None:
-            end.received(delivery, raw, message_format)
-
-    def message_too_large(self, link: Link, delivery: Incoming, size: int) -> None:
-        end: LinkEnd | None = link.context
-        if end is not None:
-            end.received_too_much(delivery, size)
-
-    def delivery_updated(self, link: Link, delivery: Outgoing) -> None:
-        end: LinkEnd | None = link.context
-        if end is not None:
-            end.updated(delivery)
-
-    def outcome_confirmed(self, link: Link, delivery: Incoming, state: State | None) -> None:
-        return  # this side answers, it does not propose
-
-    def credit_changed(self, link: Link) -> None:
-        end: LinkEnd | None = link.context
-        if end is not None:
-            end.credit_changed()
-
-    def writing_paused(self, paused: bool) -> None:
-        for link in list(self._links):
-            self.credit_changed(link)
-
-    def connection_lost(self, error: AmqpError | None) -> None:
-        self.faults.unlisten(self._faults_changed)
-        if self._expiry is not None:
-            self._expiry.cancel()
-
-    # --- links --------------------------------------------------------------------------------------------
 
     def _open(self, link: Link) -> None:
         if not link.alive:
@@ -238,13 +243,13 @@ class ServerConnection:
         self._unstored_bytes += size
         if self._unstored_bytes > MAX_UNSTORED_BYTES and not self._holds_reading:
             self._holds_reading = True
-            self.engine.hold_reading()
+            self.protocol.hold_reading()
 
     def took(self, size: int) -> None:
         self._unstored_bytes -= size
         if self._holds_reading and self._unstored_bytes <= MAX_UNSTORED_BYTES // 2:
             self._holds_reading = False
-            self.engine.release_reading()
+            self.protocol.release_reading()
 
     # --- faults -------------------------------------------------------------------------------------------
 
@@ -252,7 +257,7 @@ class ServerConnection:
         """Do what the fault says to a new link; False if it is to be opened as usual."""
         match fault.mode:
             case "refuse" if fault.entity is None:
-                self.engine.abort()
+                self.abort()
             case "refuse":
                 self.refuse(link, AmqpError("amqp:internal-error", "The entity cannot be reached at the moment."))
             case "error":
@@ -268,7 +273,7 @@ class ServerConnection:
     def _faults_changed(self) -> None:
         fault = self.faults.fault_of(None)
         if fault is not None and fault.mode == "refuse":
-            self.engine.abort()
+            self.abort()
             return
         for link in list(self._links):
             end: LinkEnd | None = link.context
@@ -276,5 +281,5 @@ class ServerConnection:
                 end.faults_changed()
                 refused = self.faults.fault_of(end.path) if end.path else None
                 if refused is not None and refused.mode == "refuse":
-                    self.engine.abort()
+                    self.abort()
                     return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pairbus.amqp.engine import Incoming, Outgoing
+from pairbus.amqp.links import IncomingDelivery, OutgoingDelivery
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.embedded.errors import BrokerError
 
@@ -15,9 +15,9 @@ class LinkEnd(Protocol):
     path: str
     right: str | None
 
-    def received(self, delivery: Incoming, raw: bytes, message_format: int) -> None: ...
-    def received_too_much(self, delivery: Incoming, size: int) -> None: ...
-    def updated(self, delivery: Outgoing) -> None: ...
+    def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None: ...
+    def received_too_much(self, delivery: IncomingDelivery, size: int) -> None: ...
+    def updated(self, delivery: OutgoingDelivery) -> None: ...
     def credit_changed(self) -> None: ...
     def faults_changed(self) -> None: ...
     def closed(self) -> None: ...
@@ -33,13 +33,13 @@ class QuietEnd:
     path: str = ""
     right: str | None = None
 
-    def received(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
+    def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         delivery.settle()
 
-    def received_too_much(self, delivery: Incoming, size: int) -> None:
+    def received_too_much(self, delivery: IncomingDelivery, size: int) -> None:
         delivery.settle()
 
-    def updated(self, delivery: Outgoing) -> None:
+    def updated(self, delivery: OutgoingDelivery) -> None:
         delivery.settle()
 
     def credit_changed(self) -> None:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from pairbus.amqp.codec import decode
-from pairbus.amqp.engine import Incoming, Link
+from pairbus.amqp.links import IncomingDelivery, Link
 from pairbus.amqp.message import Sections
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected
 from pairbus.amqp.types import AmqpDecodeError, Described
@@ -49,7 +49,7 @@ class ReplyLink(QuietEnd):
 
     def send(self, raw: bytes) -> None:
         if self._link.queued_bytes > MAX_QUEUED_BYTES:
-            self._connection.engine.close(
+            self._connection.protocol.close(
                 AmqpError(
                     "amqp:resource-limit-exceeded", "Replies are not taken: give their link credit and read them."
                 )
@@ -70,7 +70,7 @@ class RequestLink(QuietEnd, ABC):
         self._link.accept()
         self._link.grant(CREDIT)
 
-    def received(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
+    def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         self._link.grant(1)
         try:
             request = Request.read(raw)
@@ -120,7 +120,7 @@ class ManagementLink(RequestLink):
         if fault is None or not self._faulty(fault, request):
             self._carry_out(request)
 
-    def received_too_much(self, delivery: Incoming, size: int) -> None:
+    def received_too_much(self, delivery: IncomingDelivery, size: int) -> None:
         self._link.grant(1)
         delivery.settle(
             Rejected(AmqpError("amqp:link:message-size-exceeded", f"A request of {size} bytes is too large."))
@@ -154,11 +154,11 @@ class ManagementLink(RequestLink):
     def _faulty(self, fault: Fault, request: Request) -> bool:
         match fault.mode:
             case "refuse" | "drop":
-                self._connection.engine.abort()
+                self._connection.abort()
             case "hang" if len(self._hung) < MAX_HUNG:
                 self._hung.append(request)
             case "hang":
-                self._connection.engine.abort()
+                self._connection.abort()
             case "error":
                 self._reply(request, 500, "A fault was switched on.", None, fault.condition)
             case "slow":
@@ -188,7 +188,7 @@ class CoordinatorLink(QuietEnd):
         self._link.accept()
         self._link.grant(CREDIT)
 
-    def received(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
+    def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         self._link.grant(1)
         broker = self._connection.broker
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.engine import Link, Outgoing
+from pairbus.amqp.links import Link, OutgoingDelivery
 from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Released, State, Transactional
 from pairbus.amqp.types import Described, Symbol
 from pairbus.embedded.amqp.ends import QuietEnd, amqp_error
@@ -58,7 +58,7 @@ class ReceivingLink(QuietEnd):
         self._feed_due = False
         self._look_again: asyncio.TimerHandle | None = None
         self._session_id: str | None = None
-        self._hung: list[Outgoing] = []
+        self._hung: list[OutgoingDelivery] = []
 
     def open(self) -> None:
         """Take a place at the queue, or wait for a session; the attach is answered when there is one."""
@@ -153,11 +153,11 @@ class ReceivingLink(QuietEnd):
         self._link.drained()
 
     def _is_full(self) -> bool:
-        return self._link.queued_bytes > QUEUED_BYTES and not self._connection.engine.writing_is_paused
+        return self._link.queued_bytes > QUEUED_BYTES and not self._connection.protocol.writing_is_paused
 
     def _is_blocked(self) -> bool:
         """Nothing may be delivered for a reason whose end we are told of."""
-        if self._connection.engine.writing_is_paused:
+        if self._connection.protocol.writing_is_paused:
             return True
         fault = self._connection.faults.fault_of(self.path)
         return fault is not None and fault.mode == "hang"
@@ -175,7 +175,7 @@ class ReceivingLink(QuietEnd):
 
     # --- being answered -----------------------------------------------------------------------------------
 
-    def updated(self, delivery: Outgoing) -> None:
+    def updated(self, delivery: OutgoingDelivery) -> None:
         if delivery.context is not None:
             if delivery.remotely_settled:
                 delivery.settle()
@@ -189,7 +189,7 @@ class ReceivingLink(QuietEnd):
             return
         self._settle(delivery, state)
 
-    def _settle(self, delivery: Outgoing, state: State | None) -> None:
+    def _settle(self, delivery: OutgoingDelivery, state: State | None) -> None:
         txn, wanted = None, state
         if isinstance(state, Transactional):
             txn, wanted = state.txn, state.outcome
@@ -206,7 +206,7 @@ class ReceivingLink(QuietEnd):
             txn=txn,
         )
 
-    def _settled(self, delivery: Outgoing, asked: State | None, error: BrokerError | None) -> None:
+    def _settled(self, delivery: OutgoingDelivery, asked: State | None, error: BrokerError | None) -> None:
         if error is not None:
             delivery.settle(Rejected(amqp_error(error)))
         elif isinstance(asked, Rejected):
@@ -214,10 +214,10 @@ class ReceivingLink(QuietEnd):
         else:
             delivery.settle(asked)
 
-    def _faulty(self, fault: Fault, delivery: Outgoing, state: State | None) -> bool:
+    def _faulty(self, fault: Fault, delivery: OutgoingDelivery, state: State | None) -> bool:
         match fault.mode:
             case "refuse" | "drop":
-                self._connection.engine.abort()
+                self._connection.abort()
             case "hang":
                 self._hung.append(delivery)
             case "error":

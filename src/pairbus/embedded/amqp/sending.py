@@ -13,7 +13,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pairbus.amqp.engine import Incoming, Link
+from pairbus.amqp.links import IncomingDelivery, Link
 from pairbus.amqp.message import BATCH_FORMAT, split_batch
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Transactional
 from pairbus.amqp.types import AmqpDecodeError, Symbol, ULong
@@ -38,7 +38,7 @@ class SendingLink(QuietEnd):
         self._connection = connection
         self._link = link
         self._answered = 0
-        self._hung: list[tuple[Incoming, Rejected | Accepted]] = []
+        self._hung: list[tuple[IncomingDelivery, Rejected | Accepted]] = []
 
     def open(self) -> None:
         limits = self._connection.limits
@@ -48,19 +48,19 @@ class SendingLink(QuietEnd):
         )
         self._link.grant(CREDIT)
 
-    def received(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
+    def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         faults = self._connection.faults
         fault = faults.fault_of(self.path)
         if fault is not None and self._faulty(fault, delivery, raw, message_format):
             return
         self._store(delivery, raw, message_format)
 
-    def received_too_much(self, delivery: Incoming, size: int) -> None:
+    def received_too_much(self, delivery: IncomingDelivery, size: int) -> None:
         self._answer(
             delivery, 0, None, MessageTooLargeError(_too_large(size, self._connection.limits.max_message_bytes))
         )
 
-    def _store(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
+    def _store(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         size = len(raw)
         txn = None
         if delivery.in_transaction:
@@ -85,7 +85,7 @@ class SendingLink(QuietEnd):
             raws = [raw]
         self._connection.broker.send(self.path, raws, answer, txn=txn)
 
-    def _answer(self, delivery: Incoming, size: int, txn: bytes | None, error: BrokerError | None) -> None:
+    def _answer(self, delivery: IncomingDelivery, size: int, txn: bytes | None, error: BrokerError | None) -> None:
         if size:
             self._connection.took(size)
         if error is not None:
@@ -104,16 +104,16 @@ class SendingLink(QuietEnd):
 
     # --- faults -------------------------------------------------------------------------------------------
 
-    def _faulty(self, fault: Fault, delivery: Incoming, raw: bytes, message_format: int) -> bool:
+    def _faulty(self, fault: Fault, delivery: IncomingDelivery, raw: bytes, message_format: int) -> bool:
         """Do what the fault says; False if the message is to be stored as usual."""
         connection = self._connection
         match fault.mode:
             case "refuse" | "drop":
-                connection.engine.abort()
+                connection.abort()
             case "hang" if len(self._hung) < MAX_HUNG:
                 self._hung.append((delivery, _TIMED_OUT))
             case "hang":
-                connection.engine.abort()
+                connection.abort()
             case "error":
                 self._reject(delivery, AmqpError(fault.condition or "amqp:internal-error", "A fault was switched on."))
             case "throttle":
@@ -129,15 +129,15 @@ class SendingLink(QuietEnd):
                 self._store_silently(delivery, raw, message_format)
         return True
 
-    def _store_late(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
+    def _store_late(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         self._connection.took(len(raw))
         self._store(delivery, raw, message_format)
 
-    def _reject(self, delivery: Incoming, error: AmqpError) -> None:
+    def _reject(self, delivery: IncomingDelivery, error: AmqpError) -> None:
         delivery.settle(Rejected(error))
         self._give_back_credit()
 
-    def _store_silently(self, delivery: Incoming, raw: bytes, message_format: int) -> None:
+    def _store_silently(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         try:
             raws = split_batch(raw) if message_format == BATCH_FORMAT else [raw]
         except AmqpDecodeError:

@@ -153,7 +153,7 @@ class Wire:
             except (AmqpClientError, OSError, TimeoutError) as error:
                 condition = error.condition if isinstance(error, AmqpClientError) else CONNECTION_FORCED
                 if isinstance(error, TimeoutError) and self._connection is not None:
-                    self._connection.engine.abort()  # nobody answers on it: the next attempt takes a new one
+                    self._connection.abort()  # nobody answers on it: the next attempt takes a new one
                 self._check(entity, error, condition)
                 pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
                 if self._loop.time() + pause > deadline:
