@@ -26,9 +26,9 @@ from pairbus.embedded.entities.message import (
     DeadLetter,
     Defer,
     Entry,
-    Incoming,
-    Outcome,
+    IncomingMessage,
     Release,
+    Settlement,
     State,
 )
 from pairbus.embedded.entities.namespace import Namespace, Place
@@ -45,7 +45,7 @@ COPIES = ("topic/Subscriptions/a", "topic/Subscriptions/b", "topic/Subscriptions
 RECEIVED_FROM = (PLAIN, STRICT, SESSIONS, *COPIES)
 
 
-def message(number: int, *, ttl_ms: int | None, session_id: str | None, scheduled_ms: int | None) -> Incoming:
+def message(number: int, *, ttl_ms: int | None, session_id: str | None, scheduled_ms: int | None) -> IncomingMessage:
     header = b"" if ttl_ms is None else b"\x00\x53\x70" + encode([None, None, UInt(ttl_ms)])
     annotations = (
         b""
@@ -53,7 +53,7 @@ def message(number: int, *, ttl_ms: int | None, session_id: str | None, schedule
         else b"\x00\x53\x72" + encode({Symbol("x-opt-scheduled-enqueue-time"): Timestamp(scheduled_ms)})
     )
     properties = b"\x00\x53\x73" + encode([f"m{number}", *[None] * 9, session_id])
-    return Incoming.from_raw(header + annotations + properties + b"\x00\x53\x75" + encode(b"body"))
+    return IncomingMessage.from_raw(header + annotations + properties + b"\x00\x53\x75" + encode(b"body"))
 
 
 def message_id(namespace: Namespace, payload_id: int) -> str:
@@ -67,7 +67,7 @@ class NamespaceModel(RuleBasedStateMachine):
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pairbus-model-"))
         self.store = Store(self.folder)
-        self.namespace = Namespace(self.store.shelf, b"nonce-01", Limits())
+        self.namespace = Namespace(self.store.cache, b"nonce-01", Limits())
         self.now = 1_000_000
         self.sent = 0
         self.accepted: Counter[str] = Counter()
@@ -97,8 +97,8 @@ class NamespaceModel(RuleBasedStateMachine):
     def commit(self) -> None:
         changes = self.namespace.take_changes()
         self.store.commit(changes)
-        self.store.shelf.written(payload_id for payload_id, _ in changes.payloads)
-        self.store.shelf.dropped(changes.payload_drops)
+        self.store.cache.mark_written(payload_id for payload_id, _ in changes.payloads)
+        self.store.cache.discard(changes.payload_drops)
 
     def place(self, path: str) -> Place:
         return self.namespace.place(path, self.now)
@@ -208,11 +208,11 @@ class NamespaceModel(RuleBasedStateMachine):
             )
         ),
     )
-    def settle(self, data: st.DataObject, outcome: Outcome) -> None:
+    def settle(self, data: st.DataObject, outcome: Settlement) -> None:
         path, token, _ = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
         place = self.place(path)
         try:
-            (entry,) = self.namespace.held(place, [token], self.now)
+            (entry,) = self.namespace.locked_entries(place, [token], self.now)
         except (MessageLockLostError, SessionLockLostError):
             return
         identifier = message_id(self.namespace, entry.payload_id)
@@ -246,7 +246,7 @@ class NamespaceModel(RuleBasedStateMachine):
         path, token, session = data.draw(st.sampled_from(self.held))
         place = self.place(path)
         try:
-            self.namespace.held(place, [token], self.now)
+            self.namespace.locked_entries(place, [token], self.now)
         except (MessageLockLostError, SessionLockLostError):
             return
         if not place.queue.requires_session:
@@ -268,8 +268,8 @@ class NamespaceModel(RuleBasedStateMachine):
     def pass_time(self, ms: int) -> None:
         self.now += ms
         for _, queue in self.queues():
-            self.namespace.bring_up(queue, self.now)
-        self.namespace.bring_up(self.namespace.registry.topic(TOPIC).main, self.now)
+            self.namespace.advance(queue, self.now)
+        self.namespace.advance(self.namespace.registry.topic(TOPIC).main, self.now)
         self.commit()
 
     # -- what must hold
@@ -315,7 +315,7 @@ class NamespaceModel(RuleBasedStateMachine):
         self.commit()
         self.store.close()
         again = Store(self.folder)
-        twin = Namespace(again.shelf, b"nonce-02", Limits())
+        twin = Namespace(again.cache, b"nonce-02", Limits())
         again.load(twin)
         for path, entity in self.namespace.registry.entities.items():
             other = twin.registry.entities[path]
@@ -338,7 +338,7 @@ class NamespaceModel(RuleBasedStateMachine):
         again.close()
         with closing(sqlite3.connect(again.path)) as database:
             (stored,) = database.execute("SELECT count(*) FROM payload").fetchone()
-        held = {entry.payload_id for e in twin.registry.owners.values() for entry in _entries(e)}
+        held = {entry.payload_id for e in twin.registry.by_id.values() for entry in _entries(e)}
         assert stored == len(held), "no payload outlives its last message"
         shutil.rmtree(self.folder)
 

@@ -10,7 +10,7 @@ from pairbus.amqp.codec import encode
 from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import Symbol, Timestamp
 from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
-from pairbus.embedded.entities.message import Outcome
+from pairbus.embedded.entities.message import Settlement
 from pairbus.embedded.errors import BrokerError
 from pairbus.embedded.store import Store
 from pairbus.testing.clock import ManualClock
@@ -58,7 +58,7 @@ async def send(broker: Broker, path: str, *raws: bytes, txn: bytes | None = None
     await answered(lambda done: broker.send(path, raws, done, txn=txn))
 
 
-async def settle(broker: Broker, path: str, delivery: Delivery, outcome: Outcome, txn: bytes | None = None) -> None:
+async def settle(broker: Broker, path: str, delivery: Delivery, outcome: Settlement, txn: bytes | None = None) -> None:
     await answered(lambda done: broker.settle(path, [delivery.lock_token], outcome, done, txn=txn))
 
 

@@ -26,13 +26,13 @@ from pairbus.embedded.entities.descriptions import (
     TopicDescription,
     TrueFilter,
 )
-from pairbus.embedded.entities.entity import Times
-from pairbus.embedded.entities.namespace import Counts
+from pairbus.embedded.entities.entity import EntityTimes
+from pairbus.embedded.entities.namespace import MessageCounts
 from pairbus.embedded.errors import EntityNotFoundError, InvalidError
 
 PAGE = Page("contoso", "localhost:5672", "2024-05")
-TIMES = Times(1_000, 2_000, 3_000)
-COUNTS = Counts(1, 2, 3, 4, 5, 6, 7, 8)
+TIMES = EntityTimes(1_000, 2_000, 3_000)
+COUNTS = MessageCounts(1, 2, 3, 4, 5, 6, 7, 8)
 NOW_MS = 9_000
 
 # XML 1.0 has no place for control characters, and its readers turn every line end into one kind.

@@ -99,7 +99,7 @@ def test_a_newer_database_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "namespace.db")) as database:
         database.execute("PRAGMA user_version = 99")
     with pytest.raises(
-        SchemaError, match=r"schema version 99, but this program knows versions up to \d+: use the newer"
+        SchemaError, match=r"schema version 99, but this program knows versions up to \d+\. Use the newer"
     ):
         Store(tmp_path)
 
@@ -111,13 +111,13 @@ def test_locks_end_and_the_message_comes_again_one_delivery_older(tmp_path: Path
         inbox = Inbox(broker, "q")
         assert len(inbox.got) == 1
         clock.advance(5)
-        await settle_down(broker)
+        await finish_operation(broker)
         assert len(inbox.got) == 2
         assert inbox.got[0].lock_token != inbox.got[1].lock_token
         with pytest.raises(MessageLockLostError):
             await settle(broker, "q", inbox.got[0], Complete())
         clock.advance(5)
-        await settle_down(broker)
+        await finish_operation(broker)
         assert len(inbox.got) == 2, "two deliveries were allowed"
         dead = Inbox(broker, "q/$DeadLetterQueue")
         assert read_facts(dead.got[0].raw).application_properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
@@ -125,7 +125,7 @@ def test_locks_end_and_the_message_comes_again_one_delivery_older(tmp_path: Path
     run(test, tmp_path)
 
 
-async def settle_down(broker: Broker) -> None:
+async def finish_operation(broker: Broker) -> None:
     await broker._commits.drain()
 
 
@@ -238,10 +238,10 @@ def test_scheduled_messages_appear_at_their_time_with_a_new_number(tmp_path: Pat
         inbox = Inbox(broker, "q")
         await answered(lambda done: broker.cancel_scheduled("q", numbers[1:], done))
         clock.advance(59.999)
-        await settle_down(broker)
+        await finish_operation(broker)
         assert inbox.got == []
         clock.advance(0.001)
-        await settle_down(broker)
+        await finish_operation(broker)
         assert inbox.ids == ["a"]
         assert inbox.got[0].sequence_number > max(numbers)
 
@@ -262,7 +262,7 @@ def test_a_transaction_happens_whole_or_not_at_all(tmp_path: Path) -> None:
         with pytest.raises(MessageLockLostError):
             await answered(lambda done: broker.discharge(txn, False, done))
         assert broker.counts("out").active == 0, "the send must not happen without the complete"
-        await settle_down(broker)
+        await finish_operation(broker)
         txn = broker.begin_transaction()
         await send(broker, "out", raw("answer"), txn=txn)
         await settle(broker, "in", inbox.got[1], Complete(), txn)
@@ -281,7 +281,7 @@ def test_a_transaction_settles_a_message_once(tmp_path: Path) -> None:
         inbox = Inbox(broker, "in")
         txn = broker.begin_transaction()
         await settle(broker, "in", inbox.got[0], Complete(), txn)
-        with pytest.raises(MessageLockLostError, match="settled in this transaction already"):
+        with pytest.raises(MessageLockLostError, match="already been settled in this transaction"):
             await settle(broker, "in", inbox.got[0], Complete(), txn)
         await answered(lambda done: broker.discharge(txn, False, done))
         assert broker.counts("in").message_count == 0
@@ -307,7 +307,7 @@ def test_waiting_for_a_session_ends_with_one_or_with_a_timeout(tmp_path: Path) -
         receiver.set_credit(5)
         assert len(got) == 1
         await settle(broker, "q", got[0], Abandon())
-        await settle_down(broker)
+        await finish_operation(broker)
         assert len(got) == 2
 
     run(test, tmp_path)

@@ -10,11 +10,11 @@ from tests.support.broker_stage import Inbox, answered, raw, run, send
 from pairbus.embedded.broker import Broker, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription
 from pairbus.embedded.entities.message import Complete, Release
-from pairbus.embedded.entities.queue import FEW, MessageQueue
+from pairbus.embedded.entities.queue import COMPACTION_FLOOR, MessageQueue
 from pairbus.embedded.errors import BrokerError, NotAllowedError
 from pairbus.testing import ManualClock
 
-MANY = 10 * FEW
+MANY = 10 * COMPACTION_FLOOR
 MODE = ReceiveMode.PEEK_LOCK
 
 
@@ -42,7 +42,7 @@ def test_completed_messages_leave_nothing_behind(tmp_path: Path) -> None:
         await send(broker, "q", *many())
         tokens = [delivery.lock_token for delivery in inbox.got]
         await answered(lambda done: broker.settle("q", tokens, Complete(), done))
-        assert kept(broker.namespace.registry.queue("q").main) <= FEW
+        assert kept(broker.namespace.registry.queue("q").main) <= COMPACTION_FLOOR
 
     run(test, tmp_path)
 
@@ -58,8 +58,8 @@ def test_expired_messages_that_nobody_received_leave_nothing_behind(tmp_path: Pa
         clock.advance(0.5)
         await send(broker, "sessions", raw("young", session_id="s"))
         clock.advance(0.6)
-        assert kept(broker.namespace.registry.queue("q").main) <= FEW
-        assert len(broker.namespace.registry.queue("sessions").main.sessions["s"].ready) <= FEW
+        assert kept(broker.namespace.registry.queue("q").main) <= COMPACTION_FLOOR
+        assert len(broker.namespace.registry.queue("sessions").main.sessions["s"].ready) <= COMPACTION_FLOOR
 
     run(test, tmp_path)
 
@@ -70,7 +70,7 @@ def test_cancelled_schedules_leave_nothing_behind(tmp_path: Path) -> None:
         raws = many(at_ms=clock.now_ms() + 1_000_000)
         numbers = await answered(lambda done: broker.schedule("q", raws, done))
         await answered(lambda done: broker.cancel_scheduled("q", numbers, done))
-        assert kept(broker.namespace.registry.queue("q").main) <= FEW
+        assert kept(broker.namespace.registry.queue("q").main) <= COMPACTION_FLOOR
 
     run(test, tmp_path)
 
@@ -84,7 +84,7 @@ def test_renewing_a_lock_again_and_again_keeps_one_end_of_it(tmp_path: Path) -> 
             clock.advance(0.01)
             broker.renew_locks("q", [token])
         queue = broker.namespace.registry.queue("q").main
-        assert kept(queue) <= FEW
+        assert kept(queue) <= COMPACTION_FLOOR
         clock.advance(59)
         assert queue.locked(token, clock.now_ms()).delivery_count == 0
 
@@ -104,12 +104,12 @@ def test_a_sessions_lock_is_renewed_as_a_whole_and_keeps_one_end(tmp_path: Path)
         (receiver,) = accepted
         assert isinstance(receiver, Receiver)
         receiver.set_credit(1)
-        with pytest.raises(NotAllowedError, match="renew the session's"):
+        with pytest.raises(NotAllowedError, match="Renew the session's"):
             broker.renew_locks("q", inbox)
         for _ in range(MANY):
             clock.advance(0.01)
             broker.renew_session("q", "s")
-        assert kept(broker.namespace.registry.queue("q").main) <= FEW
+        assert kept(broker.namespace.registry.queue("q").main) <= COMPACTION_FLOOR
         clock.advance(59)
         assert not lost and receiver.is_open
         clock.advance(2)
@@ -125,13 +125,13 @@ def test_deadlines_that_come_and_go_do_not_pile_up(tmp_path: Path) -> None:
         )
         await send(broker, "q", raw("one"))
         inbox = Inbox(broker, "q", credit=0)
-        for _ in range(4 * FEW):
+        for _ in range(4 * COMPACTION_FLOOR):
             inbox.receiver.set_credit(1)
             token = inbox.got[-1].lock_token
             inbox.receiver.drain()
             await answered(partial(broker.settle, "q", [token], Release()))
             clock.advance(6)
-        assert len(broker.namespace._deadlines) <= FEW
+        assert len(broker.namespace._deadlines) <= COMPACTION_FLOOR
 
     run(test, tmp_path)
 

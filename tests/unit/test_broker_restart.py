@@ -14,7 +14,7 @@ from pairbus.embedded.broker import Broker, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import Abandon, Complete
 from pairbus.embedded.errors import BrokerError, MessageLockLostError
-from pairbus.embedded.store import PayloadShelf
+from pairbus.embedded.store import PayloadCache
 
 Act = Callable[[Broker], Awaitable[None]]
 
@@ -149,15 +149,15 @@ def test_the_shelf_keeps_the_youngest_payloads_and_every_one_not_yet_on_disk() -
         fetched.append(payload_id)
         return b"from the disk"
 
-    shelf = PayloadShelf(fetch, cache_bytes=20)
+    cache = PayloadCache(fetch, cache_bytes=20)
     for number in range(5):
-        shelf.put(number, bytes(8))
-    assert [shelf.get(number) for number in range(5)] == [bytes(8)] * 5
-    shelf.written(range(4))
+        cache.put(number, bytes(8))
+    assert [cache.get(number) for number in range(5)] == [bytes(8)] * 5
+    cache.mark_written(range(4))
     for number in range(5):
-        shelf.get(number)
+        cache.get(number)
     assert fetched == [0, 1]
-    shelf.dropped([2, 3])
-    shelf.put(5, bytes(20))
-    shelf.written([5])
-    assert shelf.get(5) == bytes(20)
+    cache.discard([2, 3])
+    cache.put(5, bytes(20))
+    cache.mark_written([5])
+    assert cache.get(5) == bytes(20)

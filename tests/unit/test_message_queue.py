@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from pairbus.embedded.entities.entity import Seen
+from pairbus.embedded.entities.entity import SeenMessageIds
 from pairbus.embedded.entities.message import Changes, Entry, State
 from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue
 from pairbus.embedded.errors import MessageLockLostError, SessionCannotBeLockedError, SessionLockLostError
@@ -54,11 +54,11 @@ def test_a_renewed_lock_outlives_its_first_end_and_counts_no_delivery() -> None:
     entry = append(queue)
     token = taken(queue, 0)
     assert queue.renew(token, LOCK_MS - 1) == 2 * LOCK_MS - 1
-    queue.due(LOCK_MS)
+    queue.collect_due(LOCK_MS)
     assert queue.locked(token, LOCK_MS) is entry
     assert entry.delivery_count == 0
     assert queue.take(LOCK_MS) is None
-    queue.due(2 * LOCK_MS - 1)
+    queue.collect_due(2 * LOCK_MS - 1)
     assert entry.delivery_count == 1
     assert queue.take(2 * LOCK_MS) is entry
 
@@ -67,16 +67,16 @@ def test_the_last_delivery_is_the_one_that_reaches_the_limit() -> None:
     queue = make_queue(max_delivery_count=2)
     entry = append(queue)
     taken(queue, 0)
-    assert queue.due(LOCK_MS).undeliverable == []
+    assert queue.collect_due(LOCK_MS).undeliverable == []
     taken(queue, LOCK_MS)
-    assert queue.due(2 * LOCK_MS).undeliverable == [entry]
+    assert queue.collect_due(2 * LOCK_MS).undeliverable == [entry]
 
 
 def test_what_had_its_last_delivery_when_it_expired_leaves_once() -> None:
     queue = make_queue(max_delivery_count=1)
     entry = append(queue, expires_ms=LOCK_MS)
     taken(queue, 0)
-    due = queue.due(LOCK_MS)
+    due = queue.collect_due(LOCK_MS)
     assert (due.undeliverable, due.expired) == ([entry], [])
 
 
@@ -84,9 +84,9 @@ def test_a_message_that_somebody_holds_expires_when_it_is_given_back() -> None:
     queue = make_queue()
     entry = append(queue, expires_ms=LOCK_MS // 2)
     token = taken(queue, 0)
-    assert queue.due(LOCK_MS // 2).expired == []
+    assert queue.collect_due(LOCK_MS // 2).expired == []
     assert queue.locked(token, LOCK_MS // 2) is entry
-    assert queue.due(LOCK_MS).expired == [entry]
+    assert queue.collect_due(LOCK_MS).expired == [entry]
 
 
 def test_deferring_is_a_delivery() -> None:
@@ -119,14 +119,14 @@ def test_a_renewed_session_outlives_its_first_end_and_keeps_what_it_holds() -> N
     assert session is not None
     assert queue.take(0, session) is entry
     queue.renew_session("s", LOCK_MS - 1)
-    assert queue.due(LOCK_MS).lost_sessions == []
+    assert queue.collect_due(LOCK_MS).lost_sessions == []
     assert (session.holder, entry.delivery_count) == (FIRST, 0)
-    assert queue.due(2 * LOCK_MS - 1).lost_sessions == [session]
+    assert queue.collect_due(2 * LOCK_MS - 1).lost_sessions == [session]
     assert (session.holder, entry.delivery_count) == (None, 1)
 
 
 def test_an_id_is_a_duplicate_until_its_window_is_over() -> None:
-    seen, changes = Seen(1), Changes()
+    seen, changes = SeenMessageIds(1), Changes()
     assert not seen.is_duplicate("a", 0, 100, changes)
     assert not seen.is_duplicate("b", 50, 100, changes)
     assert seen.is_duplicate("a", 99, 100, changes)

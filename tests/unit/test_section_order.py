@@ -7,7 +7,7 @@ import pytest
 from pairbus.amqp.codec import encode
 from pairbus.amqp.message import SectionOrderError, Sections, in_standard_order, read_facts
 from pairbus.amqp.types import AmqpDecodeError, Symbol
-from pairbus.embedded.entities.message import Incoming
+from pairbus.embedded.entities.message import IncomingMessage
 
 HEADER = b"\x00\x53\x70" + encode([True])
 DELIVERY_ANNOTATIONS = b"\x00\x53\x71" + encode({Symbol("hop"): 1})
@@ -18,7 +18,7 @@ FOOTER = b"\x00\x53\x78" + encode({Symbol("end"): 1})
 
 @pytest.mark.parametrize("order", list(permutations((HEADER, DELIVERY_ANNOTATIONS, PROPERTIES, DATA, FOOTER))))
 def test_any_order_arrives_as_the_standard_one(order: tuple[bytes, ...]) -> None:
-    arrived = Incoming.from_raw(b"".join(order))
+    arrived = IncomingMessage.from_raw(b"".join(order))
     assert arrived.raw == HEADER + DELIVERY_ANNOTATIONS + PROPERTIES + DATA + FOOTER
     assert arrived.message_id == "id"
     assert Sections.split(arrived.raw).body == DATA
@@ -42,4 +42,4 @@ def test_delivery_annotations_last_as_the_python_sdk_writes_them() -> None:
 )
 def test_a_section_that_comes_twice_or_a_mixed_body_is_refused(raw: bytes) -> None:
     with pytest.raises(AmqpDecodeError):
-        Incoming.from_raw(raw)
+        IncomingMessage.from_raw(raw)

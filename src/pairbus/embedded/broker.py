@@ -1,12 +1,11 @@
 """The namespace at work: the pure core, its disk and its receivers behind one set of operations.
 
-Everything runs on one asyncio loop. An operation either raises (or hands its `done` callback) a `BrokerError`, or
-happens; `done` is called after the change is on disk. Callbacks rather than tasks: the AMQP layer calls this for every
-message.
+Everything runs on one asyncio loop. An operation succeeds, or it raises a `BrokerError` or passes it to its `done`
+callback. `done` is called once the change is on disk. These are callbacks rather than tasks because the AMQP layer uses
+them for every message.
 """
 
 import asyncio
-import json
 import logging
 import secrets
 import sqlite3
@@ -26,21 +25,29 @@ from pairbus.embedded.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.embedded.entities.entity import Entity, QueueEntity, SubscriptionEntity, Times
-from pairbus.embedded.entities.message import Entry, Incoming, Outcome, parse_all
-from pairbus.embedded.entities.namespace import Counts, Namespace, Place
+from pairbus.embedded.entities.entity import Entity, EntityTimes, QueueEntity, SubscriptionEntity
+from pairbus.embedded.entities.message import Entry, IncomingMessage, Settlement
+from pairbus.embedded.entities.namespace import MessageCounts, Namespace, Place
 from pairbus.embedded.entities.paths import parse_address
 from pairbus.embedded.errors import (
     BrokerError,
-    EntityNotFoundError,
     InvalidError,
     Limits,
     NotAllowedError,
     StoreFailedError,
 )
-from pairbus.embedded.receivers import Closed, Deliver, Delivery, Feeding, ReceiveMode, Receiver, render
+from pairbus.embedded.receivers import (
+    Closed,
+    Deliver,
+    Delivery,
+    Dispatcher,
+    ReceiveMode,
+    Receiver,
+    SessionRequest,
+    render,
+)
 from pairbus.embedded.store import GroupCommit, Store
-from pairbus.embedded.transactions import Step, Transactions
+from pairbus.embedded.transactions import Transactions, TransactionStep
 
 __all__ = ["Broker", "Delivery", "ReceiveMode", "Receiver"]
 
@@ -58,28 +65,28 @@ class Broker:
         self.clock = clock or SystemClock()
         self.limits = limits or Limits()
         self._store = store
-        self.namespace = Namespace(store.shelf, secrets.token_bytes(8), self.limits)
+        self.namespace = Namespace(store.cache, secrets.token_bytes(8), self.limits)
         store.load(self.namespace)
         self.namespace.registry.start_idle_times(self.clock.now_ms())
         self._commits = GroupCommit(self.namespace, store)
-        self._feeding = Feeding(self.namespace, self._commits, self.clock)
+        self._dispatcher = Dispatcher(self.namespace, self._commits, self.clock)
         self._transactions = Transactions(self.limits)
         self._idle_alarm: Alarm | None = None
         self._idle_watch_due = False
-        self._feeding.settle_down()
+        self._dispatcher.finish_operation()
         self._watch_idle()
 
     async def close(self) -> None:
-        """Stops; everything decided is on disk when it returns."""
-        self._feeding.stop()
+        """Stop. Everything decided is on disk when this returns."""
+        self._dispatcher.stop()
         if self._idle_alarm is not None:
             self._idle_alarm.cancel()
         await self._commits.close()
         try:
             if not self._commits.failing:
-                self._store.write_access_times(self.namespace.registry.touch_times())
+                self._store.write_access_times(self.namespace.registry.access_times())
         except sqlite3.Error as error:
-            log.warning("the times of last access were not written: %s", error)
+            log.warning("cannot write the times of last access: %s", error)
         finally:
             self._store.close()
 
@@ -96,29 +103,29 @@ class Broker:
         except BrokerError as error:
             done(error)
             return
-        self._after(done, None)
+        self._answer_after_commit(done, None)
 
-    def _send_step(self, path: str, messages: Sequence[Incoming]) -> Step:
+    def _send_step(self, path: str, messages: Sequence[IncomingMessage]) -> TransactionStep:
         router = self.namespace.router
-        return Step(
+        return TransactionStep(
             lambda now: router.check(router.sendable(path), messages),
-            lambda now: _ignore(router.send(router.sendable(path), messages, now)),
+            lambda now: _discard(router.send(router.sendable(path), messages, now)),
         )
 
-    def _incoming(self, raws: Sequence[bytes]) -> list[Incoming]:
+    def _incoming(self, raws: Sequence[bytes]) -> list[IncomingMessage]:
         if self._commits.failing:
-            raise StoreFailedError("The namespace cannot write to its disk at the moment. Try again later.")
+            raise StoreFailedError("The namespace cannot write to its disk. Try again later.")
         try:
-            return [self._identified(message) for message in parse_all(raws)]
+            return [self._with_id(IncomingMessage.from_raw(raw)) for raw in raws]
         except AmqpDecodeError as error:
-            raise InvalidError(f"The message is not well formed: {error}.") from None
+            raise InvalidError(f"The message is malformed: {error}.") from None
 
     @staticmethod
-    def _identified(message: Incoming) -> Incoming:
-        """Every message has an id, as in the service: the JavaScript SDK keeps its locks by it."""
+    def _with_id(message: IncomingMessage) -> IncomingMessage:
+        """Every message needs an id, as in the service: the JavaScript SDK tracks its locks by message id."""
         if message.facts.message_id is not None:
             return message
-        return Incoming.from_raw(with_message_id(message.raw, uuid4().hex))
+        return IncomingMessage.from_raw(with_message_id(message.raw, uuid4().hex))
 
     def schedule(
         self,
@@ -128,25 +135,25 @@ class Broker:
         *,
         txn: bytes | None = None,
     ) -> None:
-        try:
+        """Pass the sequence numbers to `done`: 0 for a duplicate, and for a message that is due and went elsewhere."""
+
+        def schedule() -> list[int]:
             messages = self._incoming(raws)
             if txn is not None:
-                raise NotAllowedError("Messages cannot be scheduled within a transaction: schedule them outside of it.")
-            numbers = self.namespace.schedule(path, messages, self.clock.now_ms())
-        except BrokerError as error:
-            done(error)
-            return
-        self._after(done, numbers)
+                raise NotAllowedError("Messages cannot be scheduled in a transaction. Schedule them outside of it.")
+            return self.namespace.send(path, messages, self.clock.now_ms())
+
+        self._run(done, schedule)
 
     def cancel_scheduled(self, path: str, sequence_numbers: Sequence[int], done: Done) -> None:
-        self._do(done, lambda: self.namespace.cancel_scheduled(path, sequence_numbers, self.clock.now_ms()))
+        self._run(done, lambda: self.namespace.cancel_scheduled(path, sequence_numbers, self.clock.now_ms()))
 
     # -- receiving
 
     def open_receiver(self, path: str, mode: ReceiveMode, deliver: Deliver, closed: Closed) -> Receiver:
         place = self.namespace.receivable(path, self.clock.now_ms())
-        receiver = self._feeding.open_receiver(place, mode, self._delivering(path, deliver), closed)
-        self._feeding.settle_down()
+        receiver = self._dispatcher.open_receiver(place, mode, self._wrap_delivery(path, deliver), closed)
+        self._dispatcher.finish_operation()
         return receiver
 
     def accept_session(
@@ -159,24 +166,24 @@ class Broker:
         accepted: Callable[[Receiver | BrokerError], None],
         timeout_ms: int,
     ) -> Callable[[], None]:
-        """Calls `accepted` with a receiver or the reason there is none; what it returns takes the wish back."""
+        """Call `accepted` with a receiver or the reason there is none. Returns a function that cancels the request."""
         try:
             place = self.namespace.receivable(path, self.clock.now_ms())
         except BrokerError as error:
             accepted(error)
-            return _nothing
-        delivering = self._delivering(path, deliver)
-        return self._feeding.accept_session(place, session_id, mode, delivering, closed, accepted, timeout_ms)
+            return lambda: None
+        request = SessionRequest(place, mode, self._wrap_delivery(path, deliver), closed, accepted)
+        return self._dispatcher.accept_session(request, session_id, timeout_ms)
 
-    def _delivering(self, path: str, deliver: Deliver) -> Deliver:
-        """How a message of `path` is handed to its receiver."""
+    def _wrap_delivery(self, path: str, deliver: Deliver) -> Deliver:
+        """The callback for deliveries from `path`; a subclass may wrap the receiver's own."""
         return deliver
 
     def settle(
         self,
         path: str,
         lock_tokens: Sequence[bytes],
-        outcome: Outcome,
+        settlement: Settlement,
         done: Done,
         *,
         session_id: str | None = None,
@@ -184,17 +191,17 @@ class Broker:
     ) -> None:
         def check(now: int) -> tuple[Place, list[Entry]]:
             place = self.namespace.place(path, now)
-            self.namespace.check_outcome(place, outcome)
-            return place, self.namespace.held(place, lock_tokens, now, session_id)
+            self.namespace.check_settlement(place, settlement)
+            return place, self.namespace.locked_entries(place, lock_tokens, now, session_id)
 
         def apply(now: int) -> None:
-            place, held = check(now)
-            self.namespace.settle(place, held, outcome, now)
+            place, entries = check(now)
+            self.namespace.settle(place, entries, settlement, now)
 
         if txn is None:
-            self._do(done, lambda: apply(self.clock.now_ms()))
+            self._run(done, lambda: apply(self.clock.now_ms()))
             return
-        step = Step(lambda now: _ignore(check(now)), apply, frozenset(lock_tokens))
+        step = TransactionStep(lambda now: _discard(check(now)), apply, frozenset(lock_tokens))
         try:
             self._transactions.add(txn, step, self.clock.now_ms())
         except BrokerError as error:
@@ -205,9 +212,9 @@ class Broker:
     def renew_locks(self, path: str, lock_tokens: Sequence[bytes]) -> list[int]:
         now = self.clock.now_ms()
         place = self.namespace.place(path, now)
-        self.namespace.held(place, lock_tokens, now)
+        self.namespace.locked_entries(place, lock_tokens, now)
         ends = [place.queue.renew(token, now) for token in lock_tokens]
-        self._feeding.feed(place.queue)
+        self._dispatcher.dispatch(place.queue)
         return ends
 
     def peek(self, path: str, from_sequence_number: int, count: int, session_id: str | None) -> list[bytes]:
@@ -220,7 +227,7 @@ class Broker:
             if result and size > MAX_PEEK_BYTES:
                 break
             result.append(raw)
-        self._feeding.settle_down()
+        self._dispatcher.finish_operation()
         return result
 
     def receive_deferred(
@@ -231,32 +238,26 @@ class Broker:
         session_id: str | None,
         done: Callable[[list[tuple[bytes, bytes]] | BrokerError], None],
     ) -> None:
-        delete = mode is ReceiveMode.RECEIVE_AND_DELETE
-        try:
+        def receive() -> list[tuple[bytes, bytes]]:
             now = self.clock.now_ms()
             place = self.namespace.receivable(path, now)
+            delete = mode is ReceiveMode.RECEIVE_AND_DELETE
             taken = self.namespace.receive_deferred(place, sequence_numbers, now, session_id, delete=delete)
-        except BrokerError as error:
-            done(error)
-            return
-        self._after(
-            done,
-            [
+            return [
                 (entry.lock_token or self.namespace.next_token(), render(entry, raw, with_state=True))
                 for entry, raw in taken
-            ],
-        )
+            ]
+
+        self._run(done, receive)
 
     def delete_batch(
         self, path: str, count: int, enqueued_before_ms: int, done: Callable[[int | BrokerError], None]
     ) -> None:
-        try:
-            now = self.clock.now_ms()
-            deleted = self.namespace.delete_batch(self.namespace.receivable(path, now), count, enqueued_before_ms, now)
-        except BrokerError as error:
-            done(error)
-            return
-        self._after(done, deleted)
+        def delete() -> int:
+            place = self.namespace.receivable(path, self.clock.now_ms())
+            return self.namespace.delete_batch(place, count, enqueued_before_ms)
+
+        self._run(done, delete)
 
     # -- sessions
 
@@ -264,7 +265,7 @@ class Broker:
         now = self.clock.now_ms()
         queue = self.namespace.place(path, now).queue
         end = queue.renew_session(session_id, now)
-        self._feeding.feed(queue)
+        self._dispatcher.dispatch(queue)
         return end
 
     def get_session_state(self, path: str, session_id: str) -> bytes | None:
@@ -278,7 +279,7 @@ class Broker:
             queue.held_session(session_id, now)
             queue.set_session_state(session_id, state, now)
 
-        self._do(done, apply)
+        self._run(done, apply)
 
     def list_sessions(self, path: str, last_updated_ms: int | None, skip: int, top: int) -> list[str]:
         return self.namespace.list_sessions(self.namespace.place(path, self.clock.now_ms()), last_updated_ms, skip, top)
@@ -289,7 +290,7 @@ class Broker:
         return self._transactions.begin()
 
     def discharge(self, txn: bytes, fail: bool, done: Done) -> None:
-        self._do(done, lambda: self._transactions.discharge(txn, self.clock.now_ms(), fail=fail))
+        self._run(done, lambda: self._transactions.discharge(txn, self.clock.now_ms(), fail=fail))
 
     def abandon_transaction(self, txn: bytes) -> None:
         self._transactions.abandon(txn)
@@ -305,7 +306,7 @@ class Broker:
         return self.namespace.registry.topic(name).description
 
     def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
-        return _of_subscription(self.namespace.registry.subscription(topic, name))
+        return _subscription_description(self.namespace.registry.subscription(topic, name))
 
     def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
         return self.namespace.registry.rule(topic, subscription, name).description
@@ -317,91 +318,84 @@ class Broker:
         return [entity.description for entity in self.namespace.registry.topics()]
 
     def list_subscriptions(self, topic: str) -> list[SubscriptionDescription]:
-        found = self.namespace.registry.topic(topic).subscriptions
-        return [_of_subscription(entity) for _, entity in sorted(found.items())]
+        subscriptions = self.namespace.registry.topic(topic).subscriptions
+        return [_subscription_description(entity) for _, entity in sorted(subscriptions.items())]
 
     def list_rules(self, topic: str, subscription: str) -> list[RuleDescription]:
         rules = self.namespace.registry.subscription(topic, subscription).rules
         return [rule.description for _, rule in sorted(rules.items())]
 
-    def exists(self, path: str) -> bool:
-        try:
-            self.namespace.peekable(path, self.clock.now_ms())
-        except EntityNotFoundError:
-            return False
-        return True
-
     def check_exists(self, path: str) -> None:
-        """Raises unless there is a queue, topic or subscription (or a sub-queue of one) at this path."""
+        """Raise if the path names no queue, topic or subscription, and no sub-queue of one."""
         self.namespace.registry.entity(parse_address(path).key)
 
     def check_sendable(self, path: str) -> None:
-        """Raises unless a client may send to this path now."""
+        """Raise if clients cannot send to this path now."""
         self.namespace.router.sendable(path)
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
         self.namespace.registry.create_queue(description, self.clock.now_ms())
-        await self._administered()
+        await self._committed()
         return self.get_queue(description.name)
 
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
         now = self.clock.now_ms()
         entity = self.namespace.registry.update_queue(description, now)
         self.namespace.router.forward_all(entity, now)
-        await self._administered()
+        await self._committed()
         return self.get_queue(description.name)
 
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
         self.namespace.registry.create_topic(description, self.clock.now_ms())
-        await self._administered()
+        await self._committed()
         return self.get_topic(description.name)
 
     async def update_topic(self, description: TopicDescription) -> TopicDescription:
         self.namespace.registry.update_topic(description, self.clock.now_ms())
-        await self._administered()
+        await self._committed()
         return self.get_topic(description.name)
 
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
         self.namespace.registry.create_subscription(description, self.clock.now_ms())
-        await self._administered()
+        await self._committed()
         return self.get_subscription(description.topic, description.name)
 
     async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
         now = self.clock.now_ms()
         entity = self.namespace.registry.update_subscription(description, now)
         self.namespace.router.forward_all(entity, now)
-        await self._administered()
+        await self._committed()
         return self.get_subscription(description.topic, description.name)
 
     async def create_rule(self, topic: str, subscription: str, description: RuleDescription) -> RuleDescription:
         created = self.namespace.registry.create_rule(topic, subscription, description, self.clock.now_ms())
-        await self._administered()
+        await self._committed()
         return created
 
     async def update_rule(self, topic: str, subscription: str, description: RuleDescription) -> RuleDescription:
         updated = self.namespace.registry.update_rule(topic, subscription, description, self.clock.now_ms())
-        await self._administered()
+        await self._committed()
         return updated
 
     async def delete_queue(self, name: str) -> None:
-        self._gone([self.namespace.registry.delete_queue(name)])
-        await self._administered()
+        self._close_receivers([self.namespace.registry.delete_queue(name)])
+        await self._committed()
 
     async def delete_topic(self, name: str) -> None:
         subscriptions = list(self.namespace.registry.topic(name).subscriptions.values())
-        self._gone([self.namespace.registry.delete_topic(name), *subscriptions])
-        await self._administered()
+        self._close_receivers([self.namespace.registry.delete_topic(name), *subscriptions])
+        await self._committed()
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        self._gone([self.namespace.registry.delete_subscription(topic, name)])
-        await self._administered()
+        self._close_receivers([self.namespace.registry.delete_subscription(topic, name)])
+        await self._committed()
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         self.namespace.registry.delete_rule(topic, subscription, name)
-        await self._administered()
+        await self._committed()
 
     async def delete(self, path: str) -> None:
-        """Deletes what stands at the path: a queue, topic, subscription or rule."""
+        """Delete the queue, topic, subscription or rule at this path."""
         owner, _, rule = path.strip("/").partition("/Rules/")
         topic, _, subscription = owner.partition("/Subscriptions/")
         if rule:
@@ -413,36 +407,35 @@ class Broker:
         else:
             await self.delete_topic(topic)
 
-    def _gone(self, entities: Iterable[Entity]) -> None:
+    def _close_receivers(self, entities: Iterable[Entity]) -> None:
         for entity in entities:
             if isinstance(entity, QueueEntity):
-                self._feeding.close_queues(list(entity.queues()), entity.path)
+                self._dispatcher.close_queues(list(entity.queues()), entity.path)
 
-    def counts(self, path: str) -> Counts:
+    def counts(self, path: str) -> MessageCounts:
         return self.namespace.counts(path.strip("/"))
 
-    def times(self, path: str) -> Times:
+    def times(self, path: str) -> EntityTimes:
         return self.namespace.registry.entity(path.strip("/").lower()).times
 
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]:
         return self.namespace.registry.authorization_rules
 
     async def set_authorization_rules(self, rules: tuple[AuthorizationRule, ...]) -> None:
-        text = json.dumps([rule.to_plain() for rule in rules], ensure_ascii=False)
-        self.namespace.registry.set_authorization_rules(rules, text)
-        await self._administered()
+        self.namespace.registry.set_authorization_rules(rules)
+        await self._committed()
 
-    async def _administered(self) -> None:
+    async def _committed(self) -> None:
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._feeding.settle_down()
+        self._dispatcher.finish_operation()
         if not self._idle_watch_due:
-            # Looking through all entities once for many changes.
+            # Many changes in one turn of the loop need only one scan of all entities.
             self._idle_watch_due = True
             asyncio.get_running_loop().call_soon(self._watch_idle)
         self._commits.after(lambda: None if written.done() else written.set_result(None))
         await written
 
-    # -- deleting what nobody uses
+    # -- deleting idle entities
 
     def _watch_idle(self) -> None:
         self._idle_watch_due = False
@@ -455,7 +448,7 @@ class Broker:
             if entity.description.auto_delete_on_idle_ms < FOREVER_MS
         ]
         if ends:
-            # A receiver keeps its entity alive past its end: look again later, not at once.
+            # A receiver keeps its entity alive past this time, so do not check again at once.
             when = max(min(ends), self.clock.now_ms() + IDLE_CHECK_MS)
             self._idle_alarm = self.clock.call_at(when, self._delete_idle)
 
@@ -466,40 +459,34 @@ class Broker:
             if entity.path.lower() not in registry.entities:
                 continue
             if isinstance(entity, SubscriptionEntity):
-                gone: list[Entity] = [registry.delete_subscription(entity.topic.path, entity.description.name)]
+                deleted: list[Entity] = [registry.delete_subscription(entity.topic.path, entity.description.name)]
             elif isinstance(entity, QueueEntity):
-                gone = [registry.delete_queue(entity.path)]
+                deleted = [registry.delete_queue(entity.path)]
             else:
-                gone = [*entity.subscriptions.values(), registry.delete_topic(entity.path)]
-            self._gone(gone)
-        self._feeding.settle_down()
+                deleted = [*entity.subscriptions.values(), registry.delete_topic(entity.path)]
+            self._close_receivers(deleted)
+        self._dispatcher.finish_operation()
         self._watch_idle()
 
-    # -- small steps
-
-    def _do(self, done: Done, operation: Callable[[], None]) -> None:
-        """Runs an operation and answers when it is on disk, or at once with its refusal."""
+    def _run(self, done: Callable[[T | BrokerError], None], operation: Callable[[], T]) -> None:
+        """Run an operation. Answer with its result once it is on disk, or at once with the error that refuses it."""
         try:
-            operation()
+            result = operation()
         except BrokerError as error:
-            self._feeding.settle_down()
+            self._dispatcher.finish_operation()
             done(error)
             return
-        self._after(done, None)
+        self._answer_after_commit(done, result)
 
-    def _after(self, done: Callable[[T], None], value: T) -> None:
-        self._feeding.settle_down()
+    def _answer_after_commit(self, done: Callable[[T], None], value: T) -> None:
+        self._dispatcher.finish_operation()
         self._commits.after(partial(done, value))
 
 
-def _of_subscription(entity: SubscriptionEntity) -> SubscriptionDescription:
+def _subscription_description(entity: SubscriptionEntity) -> SubscriptionDescription:
     assert isinstance(entity.description, SubscriptionDescription)
     return entity.description
 
 
-def _ignore(_: object) -> None:
-    return None
-
-
-def _nothing() -> None:
+def _discard(_: object) -> None:
     return None

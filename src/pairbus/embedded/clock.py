@@ -1,7 +1,6 @@
-"""The embedded namespace's time: milliseconds since the Unix epoch, and one way to be woken.
+"""The embedded namespace's clock: milliseconds since the Unix epoch, and one way to be woken.
 
-Nothing else in the namespace asks what time it is, so a test that owns the clock owns every lock, expiry and
-schedule.
+All other modules read the time from here, so a test that owns the clock controls every lock, expiry and schedule.
 """
 
 import asyncio
@@ -17,20 +16,18 @@ class Alarm(Protocol):
 
 
 class Clock(Protocol):
-    """What tells the time and wakes."""
-
     def now_ms(self) -> int: ...
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Alarm: ...
 
 
 class SystemClock:
-    """The machine's clock; wakes through the running asyncio loop."""
+    """The machine's clock. It wakes callers through the running asyncio loop."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Alarm:
-        # A day at most per sleep: asyncio refuses very long ones, and waking early is harmless.
+        # At most a day per sleep: asyncio refuses very long ones, and waking early is harmless.
         delay = min(max(0, when_ms - self.now_ms()), 86_400_000) / 1000
         return asyncio.get_running_loop().call_later(delay, callback)

@@ -1,27 +1,7 @@
-"""What the embedded namespace answers when it says no.
+"""The limits of an embedded namespace, and the errors it answers with.
 
-Every refusal is a `BrokerError`: an AMQP condition, a sentence, and the HTTP status the administration endpoint uses
-for it. The AMQP layer and the administration endpoint translate, they never invent errors of their own.
-
-BrokerError
-├── EntityNotFoundError            amqp:not-found                           404
-├── EntityExistsError              amqp:entity-already-exists               409
-├── EntityDisabledError            com.microsoft:entity-disabled            403
-├── QuotaExceededError             amqp:resource-limit-exceeded             403
-├── MessageTooLargeError           amqp:link:message-size-exceeded          400
-├── MessageLockLostError           com.microsoft:message-lock-lost          410
-├── MessageNotFoundError           com.microsoft:message-not-found          404
-├── SessionLockLostError           com.microsoft:session-lock-lost          410
-├── SessionCannotBeLockedError     com.microsoft:session-cannot-be-locked   410
-├── TimeoutExpiredError            com.microsoft:timeout                    408
-├── NotAllowedError                amqp:not-allowed                         400
-├── InvalidError                   com.microsoft:argument-error             400
-├── PreconditionFailedError        amqp:precondition-failed                 412
-├── TransactionUnknownError        amqp:transaction:unknown-id              400
-├── StoreFailedError               amqp:internal-error                      500
-└── UnauthorizedError              amqp:unauthorized-access                 401
-
-The limits of an embedded namespace: the service's own, unless its owner sets others.
+Every refusal is a `BrokerError`: an AMQP condition, a sentence for people, and the HTTP status that the administration
+endpoint uses for it. The AMQP layer and the administration endpoint only translate these errors.
 """
 
 from dataclasses import dataclass
@@ -30,6 +10,8 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """The limits of the service, unless the namespace's owner sets others."""
+
     max_message_bytes: int = 256 * 1024
     max_batch_bytes: int = 256 * 1024
     max_properties_bytes: int = 64 * 1024
@@ -43,7 +25,7 @@ class Limits:
 
 
 class BrokerError(Exception):
-    """A refusal with its AMQP condition and a sentence for people."""
+    """The namespace refuses an operation."""
 
     condition: ClassVar[str] = "amqp:internal-error"
     http_status: ClassVar[int] = 500

@@ -1,11 +1,10 @@
-"""Receivers and what they are fed.
+"""Receivers, and the dispatcher that hands them messages.
 
-A receiver stands on one queue (or one session of it) with so much credit. Whenever a queue has news, `feed` hands its
-ready messages to receivers in turn, and free sessions to those who wait for one. Deliveries are effects: they leave
-after everything decided before them is on disk.
+A receiver is attached to one queue, or to one session of it, with a number of credits. Whenever a queue changes, the
+dispatcher gives its ready messages to the receivers in turn, and its free sessions to the requests that wait for one.
+Deliveries are effects: they leave only after everything decided before them is on disk.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,8 +27,6 @@ from pairbus.embedded.errors import (
 from pairbus.embedded.store import GroupCommit
 
 LOST_SESSION_NOTICE_MS = 3_000
-
-log = logging.getLogger(__name__)
 
 
 class ReceiveMode(Enum):
@@ -61,7 +58,7 @@ class Receiver:
     deliver: Deliver
     closed: Closed
     session: Session | None
-    feeding: "Feeding"
+    dispatcher: "Dispatcher"
     credit: int = 0
     is_open: bool = True
 
@@ -74,16 +71,16 @@ class Receiver:
         return self.session.locked_until_ms if self.session is not None else None
 
     def set_credit(self, credit: int) -> None:
-        """The link's outstanding credit as the client now has it."""
+        """Set the link's outstanding credit."""
         self.credit = max(0, credit)
         if self.credit and self.is_open:
-            self.feeding.feed(self.place.queue)
+            self.dispatcher.dispatch(self.place.queue)
 
     def drain(self) -> None:
         self.credit = 0
 
     def close(self) -> None:
-        self.feeding.close_receiver(self)
+        self.dispatcher.close_receiver(self)
 
     def __repr__(self) -> str:
         state = f"credit {self.credit}" if self.is_open else "closed"
@@ -91,8 +88,8 @@ class Receiver:
 
 
 @dataclass(slots=True, eq=False)
-class SessionWait:
-    """Somebody waits for the next session that has messages."""
+class SessionRequest:
+    """A client that waits for the next session with messages."""
 
     place: Place
     mode: ReceiveMode
@@ -104,27 +101,27 @@ class SessionWait:
 
 
 @dataclass(slots=True)
-class _Audience:
-    """Those who stand on one queue."""
+class _Consumers:
+    """The receivers of one queue, and the requests for one of its sessions."""
 
     receivers: deque[Receiver] = field(default_factory=deque)
-    waits: deque[SessionWait] = field(default_factory=deque)
+    requests: deque[SessionRequest] = field(default_factory=deque)
 
 
-class Feeding:
+class Dispatcher:
     def __init__(self, namespace: Namespace, commits: GroupCommit, clock: Clock) -> None:
         self._namespace = namespace
         self._commits = commits
         self._clock = clock
-        self._audiences: dict[int, _Audience] = {}
+        self._consumers: dict[int, _Consumers] = {}
         self._last_number = 0
         self._alarm: Alarm | None = None
         self._alarm_ms = 0
-        # Feeding calls back into links, which may call feeding: the outermost call finishes the work.
-        self._settling = False
+        # Dispatching calls back into links, which may dispatch again: the outermost call does all the work.
+        self._is_dispatching = False
         self._stopped = False
 
-    # -- coming and going
+    # -- opening and closing receivers
 
     def open_receiver(self, place: Place, mode: ReceiveMode, deliver: Deliver, closed: Closed) -> Receiver:
         if place.queue.requires_session:
@@ -141,118 +138,107 @@ class Feeding:
         number = session.holder if session is not None and session.holder is not None else self._last_number
         receiver = Receiver(number, place, mode, deliver, closed, session, self)
         place.entity.receivers += 1
-        self._audience(place.queue).receivers.append(receiver)
+        self._consumers_of(place.queue).receivers.append(receiver)
         return receiver
 
-    def _audience(self, queue: MessageQueue) -> _Audience:
-        audience = self._audiences.get(queue.queue_id)
-        if audience is None:
-            audience = self._audiences[queue.queue_id] = _Audience()
-        return audience
+    def _consumers_of(self, queue: MessageQueue) -> _Consumers:
+        consumers = self._consumers.get(queue.queue_id)
+        if consumers is None:
+            consumers = self._consumers[queue.queue_id] = _Consumers()
+        return consumers
 
     def close_receiver(self, receiver: Receiver) -> None:
-        """A session is let go with its link; other locks live on until they end or are settled elsewhere."""
+        """Close a receiver and release its session. Locks on other messages stay until they expire or are settled."""
         if not receiver.is_open:
             return
         self._remove(receiver)
         session = receiver.session
         if session is not None and session.holder == receiver.number:
             self._namespace.release_session(receiver.place, session)
-        self.settle_down()
+        self.finish_operation()
 
     def _remove(self, receiver: Receiver) -> None:
         receiver.is_open = False
         receiver.credit = 0
         receiver.place.entity.receivers -= 1
         receiver.place.entity.times.accessed_ms = self._clock.now_ms()
-        queue_id = receiver.place.queue.queue_id
-        audience = self._audiences[queue_id]
-        audience.receivers.remove(receiver)
-        if not audience.receivers and not audience.waits:
-            del self._audiences[queue_id]
+        queue = receiver.place.queue
+        self._consumers[queue.queue_id].receivers.remove(receiver)
+        self._forget_without_consumers(queue)
+
+    def _forget_without_consumers(self, queue: MessageQueue) -> None:
+        consumers = self._consumers[queue.queue_id]
+        if not consumers.receivers and not consumers.requests:
+            del self._consumers[queue.queue_id]
 
     def close_queues(self, queues: list[MessageQueue], path: str) -> None:
-        """The entity is gone: whoever stood on it learns so."""
+        """Close all receivers of a deleted entity."""
         error = EntityNotFoundError(f"The messaging entity '{path}' was deleted.")
         for queue in queues:
-            audience = self._audiences.get(queue.queue_id)
-            if audience is None:
+            consumers = self._consumers.get(queue.queue_id)
+            if consumers is None:
                 continue
-            for receiver in list(audience.receivers):
+            for receiver in list(consumers.receivers):
                 self._remove(receiver)
                 self._commits.after(partial(receiver.closed, error))
-            for wait in list(audience.waits):
-                self._end_wait(wait, error)
+            for request in list(consumers.requests):
+                self._end_request(request, error)
 
     # -- sessions
 
-    def accept_session(
-        self,
-        place: Place,
-        session_id: str | None,
-        mode: ReceiveMode,
-        deliver: Deliver,
-        closed: Closed,
-        accepted: Callable[[Receiver | BrokerError], None],
-        timeout_ms: int,
-    ) -> Callable[[], None]:
-        wait = SessionWait(place, mode, deliver, closed, accepted)
+    def accept_session(self, request: SessionRequest, session_id: str | None, timeout_ms: int) -> Callable[[], None]:
+        """Answer the request now or when a session is free. Returns a function that cancels it."""
         try:
-            if not self._try_accept(wait, session_id):
+            if not self._try_accept(request, session_id):
                 now = self._clock.now_ms()
-                wait.alarm = self._clock.call_at(now + timeout_ms, lambda: self._give_up(wait))
-                self._audience(place.queue).waits.append(wait)
+                request.alarm = self._clock.call_at(now + timeout_ms, lambda: self._time_out(request))
+                self._consumers_of(request.place.queue).requests.append(request)
         except BrokerError as error:
-            accepted(error)
-        self.settle_down()
-        return lambda: self._cancel_wait(wait)
+            request.accepted(error)
+        self.finish_operation()
+        return lambda: self._end_request(request, None)
 
-    def _try_accept(self, wait: SessionWait, session_id: str | None) -> bool:
+    def _try_accept(self, request: SessionRequest, session_id: str | None) -> bool:
         self._last_number += 1
         now = self._clock.now_ms()
-        session = self._namespace.accept_session(wait.place, session_id, self._last_number, now)
+        session = self._namespace.accept_session(request.place, session_id, self._last_number, now)
         if session is None:
             return False
-        wait.is_over = True
-        if wait.alarm is not None:
-            wait.alarm.cancel()
-        wait.accepted(self._add(wait.place, wait.mode, wait.deliver, wait.closed, session))
+        request.is_over = True
+        if request.alarm is not None:
+            request.alarm.cancel()
+        request.accepted(self._add(request.place, request.mode, request.deliver, request.closed, session))
         return True
 
-    def _give_up(self, wait: SessionWait) -> None:
-        if not wait.is_over:
-            self._end_wait(
-                wait, TimeoutExpiredError(f"No session of '{wait.place.entity.path}' became available in time.")
-            )
+    def _time_out(self, request: SessionRequest) -> None:
+        path = request.place.entity.path
+        self._end_request(request, TimeoutExpiredError(f"No session of '{path}' became available in time."))
 
-    def _cancel_wait(self, wait: SessionWait) -> None:
-        if not wait.is_over:
-            self._end_wait(wait, None)
-
-    def _end_wait(self, wait: SessionWait, error: BrokerError | None) -> None:
-        wait.is_over = True
-        if wait.alarm is not None:
-            wait.alarm.cancel()
-        queue_id = wait.place.queue.queue_id
-        audience = self._audiences.get(queue_id)
-        if audience is not None and wait in audience.waits:
-            audience.waits.remove(wait)
-            if not audience.receivers and not audience.waits:
-                del self._audiences[queue_id]
+    def _end_request(self, request: SessionRequest, error: BrokerError | None) -> None:
+        if request.is_over:
+            return
+        request.is_over = True
+        if request.alarm is not None:
+            request.alarm.cancel()
+        queue = request.place.queue
+        consumers = self._consumers.get(queue.queue_id)
+        if consumers is not None and request in consumers.requests:
+            consumers.requests.remove(request)
+            self._forget_without_consumers(queue)
         if error is not None:
-            wait.accepted(error)
+            request.accepted(error)
 
-    def _tell_lost_sessions(self) -> None:
-        """Links whose session's lock ended get nothing more, and are closed with the reason a little later.
+    def _close_lost_sessions(self) -> None:
+        """Stop deliveries to links that lost their session's lock, and close those links a little later.
 
-        Later, because the service takes its time, too: a client that is about to close an idle session by itself
-        does not see it fail. Whoever wants the session has it at once.
+        The service takes its time too, so a client that is about to close an idle session does not see an error. The
+        session itself is free at once.
         """
         lost = self._namespace.lost_sessions
         while lost:
             queue, session = lost.pop()
-            audience = self._audiences.get(queue.queue_id)
-            for receiver in list(audience.receivers) if audience is not None else ():
+            consumers = self._consumers.get(queue.queue_id)
+            for receiver in list(consumers.receivers) if consumers is not None else ():
                 if receiver.session is session and session.holder != receiver.number:
                     self._remove(receiver)
                     error = SessionLockLostError(
@@ -261,56 +247,56 @@ class Feeding:
                     when_ms = self._clock.now_ms() + LOST_SESSION_NOTICE_MS
                     self._clock.call_at(when_ms, partial(receiver.closed, error))
 
-    # -- feeding
+    # -- dispatching
 
-    def feed(self, queue: MessageQueue) -> None:
+    def dispatch(self, queue: MessageQueue) -> None:
         self._namespace.touched.add(queue)
-        self.settle_down()
+        self.finish_operation()
 
-    def settle_down(self) -> None:
-        """After an operation: hands out what became ready, notes deadlines, and has the changes written."""
-        if self._settling:
+    def finish_operation(self) -> None:
+        """After an operation: deliver what became ready, set the next alarm, and have the changes written."""
+        if self._is_dispatching:
             return
-        self._settling = True
+        self._is_dispatching = True
         try:
-            self._feed_touched()
+            self._dispatch_touched()
         finally:
-            self._settling = False
+            self._is_dispatching = False
         self._set_alarm()
         if self._namespace.has_changes:
             self._commits.soon()
 
-    def _feed_touched(self) -> None:
+    def _dispatch_touched(self) -> None:
         touched = self._namespace.touched
-        self._tell_lost_sessions()
+        self._close_lost_sessions()
         while touched:
             queue = touched.pop()
-            audience = self._audiences.get(queue.queue_id)
-            if audience is not None:
-                self._serve(queue, audience)
-            self._namespace.arm(queue)
+            consumers = self._consumers.get(queue.queue_id)
+            if consumers is not None:
+                self._serve(queue, consumers)
+            self._namespace.note_deadline(queue)
 
-    def _serve(self, queue: MessageQueue, audience: _Audience) -> None:
-        while audience.waits and queue.has_ready_session():
-            wait = audience.waits.popleft()
-            if not wait.is_over and not self._try_accept(wait, None):
-                audience.waits.appendleft(wait)
+    def _serve(self, queue: MessageQueue, consumers: _Consumers) -> None:
+        while consumers.requests and queue.has_ready_session():
+            request = consumers.requests.popleft()
+            if not request.is_over and not self._try_accept(request, None):
+                consumers.requests.appendleft(request)
                 break
         if queue.requires_session:
-            for receiver in list(audience.receivers):
-                while receiver.credit > 0 and receiver.is_open and self._hand_over(receiver):
+            for receiver in list(consumers.receivers):
+                while receiver.credit > 0 and receiver.is_open and self._deliver_next(receiver):
                     pass
             return
-        hungry = deque(receiver for receiver in audience.receivers if receiver.credit > 0)
-        while hungry and queue.has_ready():
-            receiver = hungry.popleft()
-            if receiver.credit > 0 and receiver.is_open and self._hand_over(receiver):
-                hungry.append(receiver)
-        # Whoever came first waits longest next time.
-        audience.receivers.rotate(-1)
+        waiting = deque(receiver for receiver in consumers.receivers if receiver.credit > 0)
+        while waiting and queue.has_ready():
+            receiver = waiting.popleft()
+            if receiver.credit > 0 and receiver.is_open and self._deliver_next(receiver):
+                waiting.append(receiver)
+        # Start with another receiver next time.
+        consumers.receivers.rotate(-1)
 
-    def _hand_over(self, receiver: Receiver) -> bool:
-        """Gives the receiver its next message; False when there is none for it."""
+    def _deliver_next(self, receiver: Receiver) -> bool:
+        """Deliver the receiver's next message; False when there is none for it."""
         session = receiver.session
         now = self._clock.now_ms()
         if session is not None and (session.holder != receiver.number or not receiver.place.queue.has_ready(session)):
@@ -330,12 +316,12 @@ class Feeding:
         if receiver.is_open:
             receiver.deliver(delivery)
             return
-        # The link went away before the message left: nobody has seen it.
+        # The link closed before the message left, so no client has seen it.
         if delivery.settled:
-            self._namespace.give_back(receiver.place, entry, raw)
+            self._namespace.requeue(receiver.place, entry, raw)
         elif entry.lock_token == delivery.lock_token:
             receiver.place.queue.release(entry, count=False)
-        self.settle_down()
+        self.finish_operation()
 
     # -- time
 
@@ -354,21 +340,21 @@ class Feeding:
         self._alarm = None
         now = self._clock.now_ms()
         for queue in self._namespace.due_queues(now):
-            self._namespace.bring_up(queue, now)
+            self._namespace.advance(queue, now)
             self._namespace.touched.add(queue)
-        self.settle_down()
+        self.finish_operation()
 
     def stop(self) -> None:
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
-        for audience in list(self._audiences.values()):
-            for wait in list(audience.waits):
-                self._end_wait(wait, None)
+        for consumers in list(self._consumers.values()):
+            for request in list(consumers.requests):
+                self._end_request(request, None)
 
 
 def render(entry: Entry, raw: bytes, *, with_state: bool = False) -> bytes:
-    """The message as a client sees it: the namespace's own annotations replace whatever a sender put there."""
+    """The message as clients see it: the namespace's own annotations replace those of the sender."""
     annotations: dict[str, object | None] = {
         "x-opt-sequence-number": Long(entry.sequence_number),
         "x-opt-enqueued-time": Timestamp(entry.enqueued_ms),

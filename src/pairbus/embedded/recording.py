@@ -23,9 +23,9 @@ from pairbus.embedded.entities.message import (
     Complete,
     DeadLetter,
     Defer,
-    Incoming,
-    Outcome,
+    IncomingMessage,
     Release,
+    Settlement,
 )
 from pairbus.embedded.errors import BrokerError, Limits
 from pairbus.embedded.receivers import Deliver, Delivery, ReceiveMode
@@ -36,7 +36,7 @@ T = TypeVar("T")
 Note = Callable[[BrokerError | None], None]
 
 _PING = PING_CONTENT_TYPE.encode()
-_SETTLEMENTS: dict[type[Outcome], Operation] = {
+_SETTLEMENTS: dict[type[Settlement], Operation] = {
     Complete: Operation.COMPLETE,
     Release: Operation.ABANDON,
     Abandon: Operation.ABANDON,
@@ -82,7 +82,7 @@ class RecordingBroker(Broker):
 
     # -- receiving
 
-    def _delivering(self, path: str, deliver: Deliver) -> Deliver:
+    def _wrap_delivery(self, path: str, deliver: Deliver) -> Deliver:
         def noting(delivery: Delivery) -> None:
             self._took(path, [delivery.raw], gone=delivery.settled)
             deliver(delivery)
@@ -121,7 +121,7 @@ class RecordingBroker(Broker):
         self,
         path: str,
         lock_tokens: Sequence[bytes],
-        outcome: Outcome,
+        outcome: Settlement,
         done: Done,
         *,
         session_id: str | None = None,
@@ -134,7 +134,7 @@ class RecordingBroker(Broker):
         """Looked up before the messages are gone; not known for locks that are lost."""
         try:
             now = self.clock.now_ms()
-            held = self.namespace.held(self.namespace.place(path, now), lock_tokens, now)
+            held = self.namespace.locked_entries(self.namespace.place(path, now), lock_tokens, now)
         except BrokerError:
             return [None] * len(lock_tokens)
         return _ids([self.namespace.payloads.read(entry.payload_id) for entry in held])
@@ -228,7 +228,7 @@ def _is_ping(raw: bytes) -> bool:
     if _PING not in raw:  # the usual case, for less than reading the message would cost
         return False
     try:
-        return Incoming.from_raw(raw).is_ping
+        return IncomingMessage.from_raw(raw).is_ping
     except AmqpDecodeError:
         return False
 

@@ -1,21 +1,17 @@
-"""The SQLite database behind a namespace: opening, migrating, loading, and writing groups of changes.
+"""The namespace on disk: one SQLite database in WAL mode, with one writer thread and group commit.
 
-Payloads at hand: those not yet on disk, and the most recent of the others up to a number of bytes.
+`Store` opens, migrates, loads and writes the database. `Store.commit` writes one group of changes in one transaction
+and returns once it is on disk (`synchronous=FULL`). The loop's thread reads payloads through its own connection.
 
-Group commit: what was decided is written in groups, and what follows from it happens after it is on disk.
+`GroupCommit` collects changes into groups. An *effect* (an acknowledgement, a delivery) runs only after the decisions
+made before it are on disk; with nothing to write it runs at once. While one group is being written the next one fills
+up, so a busy server syncs once for many sends. Effects run in order, also those that other effects add.
 
-An *effect* (an acknowledgement, a delivery) belongs to the decisions made before it. Effects run in order, each after
-the transaction that holds those decisions has been synced; with nothing to write they run at once. While one group is
-being written the next one collects, so a loaded server syncs once for many sends.
-
-An effect that asks for another one never overtakes those that wait already.
-
-If the disk refuses a group, the group stays and is tried again every second. Nothing decided since is acknowledged, and
-`failing` is set, so that new work can be refused instead of piling up.
+When the disk refuses a group, the group is kept and retried every second. Until then nothing is acknowledged, and
+`failing` is set so that new work can be refused instead of piling up.
 """
 
 import asyncio
-import json
 import logging
 import sqlite3
 from collections import OrderedDict
@@ -25,16 +21,25 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 
-from pairbus.embedded.entities.descriptions import AuthorizationRule
-from pairbus.embedded.entities.entity import Times
+from pairbus.embedded.entities.descriptions import authorization_rules_from_json
+from pairbus.embedded.entities.entity import EntityTimes
 from pairbus.embedded.entities.message import Changes, Entry, State
 from pairbus.embedded.entities.namespace import Namespace
+from pairbus.embedded.entities.paths import QUEUE_IDS_PER_ENTITY, SubQueue, queue_id_of
 
+FILE_NAME = "namespace.db"
 DEFAULT_CACHE_BYTES = 32 * 1024 * 1024
+RETRY_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
 
 
-class PayloadShelf:
-    """Invariant: a payload that is not yet on disk is never let go."""
+class SchemaError(Exception):
+    """A newer program wrote the data folder."""
+
+
+class PayloadCache:
+    """Payloads in memory: all that are not yet on disk, and the most recent others up to `cache_bytes`."""
 
     def __init__(self, fetch: Callable[[int], bytes], cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self._fetch = fetch
@@ -54,8 +59,8 @@ class PayloadShelf:
             raw = self._fetch(payload_id)
         return raw
 
-    def written(self, payload_ids: Iterable[int]) -> None:
-        """These are on disk now: they may be kept as recent, or let go."""
+    def mark_written(self, payload_ids: Iterable[int]) -> None:
+        """These payloads are on disk: they may be evicted from now on."""
         for payload_id in payload_ids:
             raw = self._unwritten.pop(payload_id, None)
             if raw is not None and len(raw) <= self._cache_bytes:
@@ -65,22 +70,15 @@ class PayloadShelf:
             _, raw = self._recent.popitem(last=False)
             self._recent_bytes -= len(raw)
 
-    def dropped(self, payload_ids: Iterable[int]) -> None:
+    def discard(self, payload_ids: Iterable[int]) -> None:
         for payload_id in payload_ids:
             raw = self._recent.pop(payload_id, None)
             if raw is not None:
                 self._recent_bytes -= len(raw)
 
 
-FILE_NAME = "namespace.db"
-
-
-class SchemaError(Exception):
-    """The data folder was written by a program this one does not understand."""
-
-
 def _migrations() -> list[str]:
-    """The schema's steps in order: step n brings a database from version n-1 to n."""
+    """The migrations in order: number n takes a database from version n-1 to n."""
     folder = resources.files("pairbus.embedded") / "schema"
     files = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
     return [item.read_text(encoding="utf-8") for item in files]
@@ -89,31 +87,31 @@ def _migrations() -> list[str]:
 class Store:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
-        # Made private before SQLite opens it: the files it puts beside take their mode from this one.
+        # SQLite gives the files it creates next to this one the same mode.
         self.path.touch(mode=0o600)
         self._writer = self._connect()
         self._writer.execute("PRAGMA journal_mode = WAL")
         self._writer.execute("PRAGMA synchronous = FULL")
         self._migrate()
         self._reader = self._connect()
-        self.shelf = PayloadShelf(self._fetch)
+        self.cache = PayloadCache(self._fetch)
 
     def _connect(self) -> sqlite3.Connection:
-        # One thread at a time uses a connection, but not always the one that made it.
+        # Only one thread at a time uses a connection, but not always the thread that opened it.
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA cache_size = -8000")
         return connection
 
     def _migrate(self) -> None:
-        steps = _migrations()
+        migrations = _migrations()
         (version,) = self._writer.execute("PRAGMA user_version").fetchone()
-        if version > len(steps):
+        if version > len(migrations):
             raise SchemaError(
-                f"{self.path} has schema version {version}, but this program knows versions up to {len(steps)}: "
-                "use the newer pairbus that wrote it, or another data folder."
+                f"{self.path} has schema version {version}, but this program knows versions up to {len(migrations)}. "
+                "Use the newer pairbus that wrote it, or another data folder."
             )
-        for number, step in enumerate(steps[version:], start=version + 1):
-            self._writer.executescript(f"BEGIN;\n{step}\nPRAGMA user_version = {number};\nCOMMIT;")
+        for number, migration in enumerate(migrations[version:], start=version + 1):
+            self._writer.executescript(f"BEGIN;\n{migration}\nPRAGMA user_version = {number};\nCOMMIT;")
 
     def close(self) -> None:
         self._reader.close()
@@ -127,7 +125,7 @@ class Store:
         return raw
 
     def load(self, namespace: Namespace) -> None:
-        """Brings everything the database holds into an empty namespace."""
+        """Load the whole database into an empty namespace."""
         registry = namespace.registry
         read = self._reader.execute
         rows = read(
@@ -135,7 +133,7 @@ class Store:
             "ORDER BY CASE kind WHEN 'queue' THEN 0 WHEN 'topic' THEN 0 WHEN 'subscription' THEN 1 ELSE 2 END, id"
         )
         for entity_id, kind, path, description, created_ms, updated_ms, accessed_ms in rows:
-            registry.load(entity_id, kind, path, description, Times(created_ms, updated_ms, accessed_ms))
+            registry.load(entity_id, kind, path, description, EntityTimes(created_ms, updated_ms, accessed_ms))
         for queue_id, next_sequence in read("SELECT queue_id, next FROM sequence"):
             registry.queue_by_id(queue_id).next_sequence = next_sequence
         shared = dict(read("SELECT payload_id, count(*) FROM entry GROUP BY payload_id HAVING count(*) > 1"))
@@ -144,10 +142,10 @@ class Store:
         self._load_sessions(namespace)
         self._load_entries(namespace)
         for entity_id, message_id, at_ms in read("SELECT entity_id, message_id, at_ms FROM seen ORDER BY at_ms"):
-            registry.owners[entity_id * 4].seen.load(message_id, at_ms)
+            registry.by_id[entity_id].seen.load(message_id, at_ms)
         row = read("SELECT value FROM setting WHERE name = 'authorization_rules'").fetchone()
         if row is not None:
-            registry.authorization_rules = tuple(map(AuthorizationRule.from_plain, json.loads(row[0])))
+            registry.authorization_rules = authorization_rules_from_json(row[0])
 
     def _load_sessions(self, namespace: Namespace) -> None:
         for queue_id, session_id, state, updated_ms in self._reader.execute(
@@ -182,17 +180,17 @@ class Store:
             queue.load(entry)
             namespace.count_loaded(queue_id, entry, counted)
 
-    # -- writing (in the writer's thread)
+    # -- writing, in the writer thread
 
     def commit(self, changes: Changes) -> None:
-        """Writes one group in one transaction; when it returns, the group is on disk."""
+        """Write one group in one transaction; it is on disk when this returns."""
         writer = self._writer
         writer.execute("BEGIN IMMEDIATE")
         try:
             self._write(writer, changes)
             writer.execute("COMMIT")
         except BaseException:
-            # After some failures (a full disk) SQLite has rolled back by itself.
+            # After some failures, such as a full disk, SQLite has already rolled back.
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
             raise
@@ -216,11 +214,11 @@ class Store:
         if changes.sequences:
             many("INSERT OR REPLACE INTO sequence VALUES (?, ?)", changes.sequences.items())
         if changes.sessions:
-            kept = [(*key, *value) for key, value in changes.sessions.items() if value[0] is not None]
-            many("INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)", kept)
-            # A session without a state is nothing to remember: others come for as long as the queue lives.
-            without = [key for key, value in changes.sessions.items() if value[0] is None]
-            many("DELETE FROM session WHERE queue_id = ? AND session_id = ?", without)
+            stateful = [(*key, *value) for key, value in changes.sessions.items() if value[0] is not None]
+            many("INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)", stateful)
+            # Rows of stateless sessions would pile up for as long as the queue lives.
+            stateless = [key for key, value in changes.sessions.items() if value[0] is None]
+            many("DELETE FROM session WHERE queue_id = ? AND session_id = ?", stateless)
         if changes.seen_drops:
             many("DELETE FROM seen WHERE entity_id = ? AND at_ms <= ?", changes.seen_drops)
         if changes.seen:
@@ -231,10 +229,11 @@ class Store:
             many("DELETE FROM entry WHERE queue_id = ? AND sequence_number = ?", changes.entry_drops)
         if changes.payload_drops:
             many("DELETE FROM payload WHERE id = ?", [(payload_id,) for payload_id in changes.payload_drops])
-        gone = [row for row in changes.entities if isinstance(row, int)]
-        if gone:
-            ranges = [(entity_id * 4, entity_id * 4 + 3) for entity_id in gone]
-            many("DELETE FROM seen WHERE entity_id = ?", [(entity_id,) for entity_id in gone])
+        deleted = [row for row in changes.entities if isinstance(row, int)]
+        if deleted:
+            first_ids = [queue_id_of(entity_id, SubQueue.MAIN) for entity_id in deleted]
+            ranges = [(first_id, first_id + QUEUE_IDS_PER_ENTITY - 1) for first_id in first_ids]
+            many("DELETE FROM seen WHERE entity_id = ?", [(entity_id,) for entity_id in deleted])
             many("DELETE FROM sequence WHERE queue_id BETWEEN ? AND ?", ranges)
             many("DELETE FROM session WHERE queue_id BETWEEN ? AND ?", ranges)
 
@@ -243,10 +242,6 @@ class Store:
         self._writer.executemany("UPDATE entity SET accessed_ms = ? WHERE id = ?", times)
         self._writer.execute("COMMIT")
 
-
-log = logging.getLogger(__name__)
-
-RETRY_SECONDS = 1.0
 
 Effect = Callable[[], None]
 
@@ -267,7 +262,7 @@ class GroupCommit:
         self.failing = False
 
     def after(self, effect: Effect) -> None:
-        """Runs the effect once everything decided so far is on disk."""
+        """Run the effect once everything decided so far is on disk."""
         if self._group is None and not self._effects and not self._running and not self._namespace.has_changes:
             self._run([effect])
             return
@@ -275,7 +270,7 @@ class GroupCommit:
         self.soon()
 
     def soon(self) -> None:
-        """Sees to it that what changed gets written."""
+        """Start writing the pending changes in the next turn of the loop."""
         if not self._flush_due and self._group is None and not self._closed:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -302,10 +297,10 @@ class GroupCommit:
         changes, effects = self._group
         error = done.exception()
         if error is not None:
-            # Whatever the reason: forgetting the group would acknowledge nothing and refuse nothing, for ever.
+            # Keep the group whatever the error is: without it its senders would wait forever.
             if not self.failing:
                 log.error(
-                    "cannot write to %s (%s): nothing is acknowledged until it works again", self._store.path, error
+                    "cannot write to %s (%s): nothing is acknowledged until a retry succeeds", self._store.path, error
                 )
             self.failing = True
             self._retry = self._loop.call_later(RETRY_SECONDS, self._write)
@@ -314,8 +309,8 @@ class GroupCommit:
             return
         self.failing = False
         self._group = None
-        self._store.shelf.written(payload_id for payload_id, _ in changes.payloads)
-        self._store.shelf.dropped(changes.payload_drops)
+        self._store.cache.mark_written(payload_id for payload_id, _ in changes.payloads)
+        self._store.cache.discard(changes.payload_drops)
         self._run(effects)
         if self._effects or self._namespace.has_changes:
             self._flush()
@@ -326,12 +321,12 @@ class GroupCommit:
             try:
                 effect()
             except Exception:
-                # One connection's trouble must not keep the others from their answers.
+                # A failure on one connection must not keep the others from their answers.
                 log.exception("an effect failed")
         self._running = False
 
     async def drain(self) -> None:
-        """Returns when everything decided so far is on disk and its effects have run, or when the disk refuses."""
+        """Wait until everything decided so far is on disk and its effects have run, or until the disk refuses."""
         while not self.failing and (self._group is not None or self._effects or self._namespace.has_changes):
             self._drained = self._loop.create_future()
             self.after(partial(_resolve, self._drained))

@@ -1,4 +1,4 @@
-"""Transactions: operations that are checked when they come and happen together, or not at all, at the end."""
+"""Transactions: operations that are checked as they arrive and applied together, or not at all, at the end."""
 
 import secrets
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from pairbus.embedded.errors import Limits, MessageLockLostError, QuotaExceededE
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One operation of a transaction: `check` raises if it cannot happen any more, `apply` does it.
+class TransactionStep:
+    """One operation of a transaction: `check` raises if it is no longer possible, `apply` performs it.
 
-    An `apply` whose `check` passed at the same time does not raise, whatever other steps did before it: that is why a
-    transaction settles each message (by its lock token) once.
+    An `apply` whose `check` passed at the same time never raises, whatever the steps before it did. This is why a
+    transaction may settle each message (by its lock token) only once.
     """
 
     check: Callable[[int], None]
@@ -22,37 +22,41 @@ class Step:
 
 @dataclass(slots=True)
 class _Transaction:
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TransactionStep] = field(default_factory=list)
     lock_tokens: set[bytes] = field(default_factory=set)
 
 
 class Transactions:
+    """The open transactions of a namespace."""
+
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open: dict[bytes, _Transaction] = {}
 
     def begin(self) -> bytes:
         if len(self._open) >= self._limits.max_transactions:
-            raise QuotaExceededError(f"{len(self._open)} transactions are open, the most there may be.")
-        # Not to be guessed: whoever names a transaction may end it.
-        identifier = secrets.token_bytes(16)
-        self._open[identifier] = _Transaction()
-        return identifier
+            raise QuotaExceededError(f"{len(self._open)} transactions are open, which is the maximum. End some first.")
+        # Unguessable: anyone who knows the id can end the transaction.
+        transaction_id = secrets.token_bytes(16)
+        self._open[transaction_id] = _Transaction()
+        return transaction_id
 
-    def add(self, identifier: bytes, step: Step, now: int) -> None:
-        transaction = self._get(identifier)
+    def add(self, transaction_id: bytes, step: TransactionStep, now: int) -> None:
+        transaction = self._get(transaction_id)
         if len(transaction.steps) >= self._limits.max_transaction_operations:
-            raise QuotaExceededError(f"The transaction has {len(transaction.steps)} operations, the most it may have.")
+            raise QuotaExceededError(
+                f"The transaction has {len(transaction.steps)} operations, which is the maximum. Commit it first."
+            )
         if not transaction.lock_tokens.isdisjoint(step.lock_tokens):
-            raise MessageLockLostError("The message is settled in this transaction already.")
+            raise MessageLockLostError("The message has already been settled in this transaction.")
         step.check(now)
         transaction.steps.append(step)
         transaction.lock_tokens |= step.lock_tokens
 
-    def discharge(self, identifier: bytes, now: int, *, fail: bool) -> None:
-        """Ends the transaction. Every step is checked again, at one moment, before the first is applied."""
-        transaction = self._get(identifier)
-        del self._open[identifier]
+    def discharge(self, transaction_id: bytes, now: int, *, fail: bool) -> None:
+        """End the transaction. All steps are checked again, at the same time, before the first one is applied."""
+        transaction = self._get(transaction_id)
+        del self._open[transaction_id]
         if fail:
             return
         for step in transaction.steps:
@@ -60,12 +64,12 @@ class Transactions:
         for step in transaction.steps:
             step.apply(now)
 
-    def abandon(self, identifier: bytes) -> None:
-        """The controller is gone: nothing of it happens."""
-        self._open.pop(identifier, None)
+    def abandon(self, transaction_id: bytes) -> None:
+        """Drop a transaction whose controller is gone; none of its steps is applied."""
+        self._open.pop(transaction_id, None)
 
-    def _get(self, identifier: bytes) -> _Transaction:
-        transaction = self._open.get(identifier)
+    def _get(self, transaction_id: bytes) -> _Transaction:
+        transaction = self._open.get(transaction_id)
         if transaction is None:
-            raise TransactionUnknownError(f"There is no open transaction {identifier.hex()}.")
+            raise TransactionUnknownError(f"There is no open transaction {transaction_id.hex()}.")
         return transaction

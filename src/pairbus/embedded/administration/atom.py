@@ -160,7 +160,7 @@ MESSAGE_SIZE_SINCE = "2021-05"
 FILTER_COUNTS_SINCE = "2024-05"
 
 
-class Counts(Protocol):
+class MessageCounts(Protocol):
     """How many messages an entity holds, by state."""
 
     @property
@@ -181,7 +181,7 @@ class Counts(Protocol):
     def subscription_count(self) -> int: ...
 
 
-class Times(Protocol):
+class EntityTimes(Protocol):
     """When an entity was created, changed and last used."""
 
     @property
@@ -208,7 +208,7 @@ class Page:
 class Entry:
     path: str
     title: str
-    times: Times
+    times: EntityTimes
     content: str
 
 
@@ -237,7 +237,7 @@ def write_feed(page: Page, path: str, title: str, entries: Iterable[Entry], next
     )
 
 
-def queue_content(page: Page, queue: QueueDescription, counts: Counts, times: Times) -> str:
+def queue_content(page: Page, queue: QueueDescription, counts: MessageCounts, times: EntityTimes) -> str:
     return _description(
         "QueueDescription",
         _settings(page, queue, QUEUE_ELEMENTS),
@@ -250,7 +250,7 @@ def queue_content(page: Page, queue: QueueDescription, counts: Counts, times: Ti
 
 
 def topic_content(
-    page: Page, topic: TopicDescription, counts: Counts, times: Times, filter_counts: tuple[int, int]
+    page: Page, topic: TopicDescription, counts: MessageCounts, times: EntityTimes, filter_counts: tuple[int, int]
 ) -> str:
     sql, correlation = filter_counts
     counted = f"<SubscriptionCount>{counts.subscription_count}</SubscriptionCount>"
@@ -269,7 +269,9 @@ def topic_content(
     )
 
 
-def subscription_content(page: Page, subscription: SubscriptionDescription, counts: Counts, times: Times) -> str:
+def subscription_content(
+    page: Page, subscription: SubscriptionDescription, counts: MessageCounts, times: EntityTimes
+) -> str:
     return _description(
         "SubscriptionDescription",
         _settings(page, subscription, SUBSCRIPTION_ELEMENTS),
@@ -341,7 +343,7 @@ def _authorization_rule(rule: AuthorizationRule) -> str:
     )
 
 
-def _runtime(counts: Counts, times: Times) -> str:
+def _runtime(counts: MessageCounts, times: EntityTimes) -> str:
     details = "".join(
         f"<d2p1:{name}>{value}</d2p1:{name}>"
         for name, value in (

@@ -399,7 +399,7 @@ def _canonical_path(target: Target) -> str:
             return target.entity
 
 
-def _etag(times: atom.Times) -> str:
+def _etag(times: atom.EntityTimes) -> str:
     return f'"{times.updated_ms}"'
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from pairbus.amqp.types import Array, Int, Timestamp
 from pairbus.embedded.amqp.rule_values import read_rule, rule_value
 from pairbus.embedded.broker import Broker, ReceiveMode
-from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Outcome
+from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Settlement
 from pairbus.embedded.errors import BrokerError, InvalidError
 
 MAX_PEEK = 1_000
@@ -124,7 +124,7 @@ def _update_disposition(op: Operation) -> None:
     if not isinstance(changes, dict):
         raise InvalidError("'properties-to-modify' must be a map.")
     changes = {str(key): value for key, value in changes.items()}
-    outcome: Outcome
+    outcome: Settlement
     match op.text("disposition-status"):
         case "completed":
             outcome = Complete()

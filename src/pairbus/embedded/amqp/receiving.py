@@ -20,7 +20,7 @@ from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Relea
 from pairbus.amqp.types import Described, Symbol
 from pairbus.embedded.amqp.ends import QuietEnd, amqp_error
 from pairbus.embedded.broker import Delivery, ReceiveMode, Receiver
-from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Outcome, Release
+from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Release, Settlement
 from pairbus.embedded.errors import BrokerError, NotAllowedError
 from pairbus.embedded.faults import Fault
 
@@ -246,7 +246,7 @@ def session_wanted(filters: dict[Any, Any]) -> tuple[bool, str | None]:
     return False, None
 
 
-def outcome_wanted(state: State | None) -> Outcome | None:
+def outcome_wanted(state: State | None) -> Settlement | None:
     """What a client's disposition asks the broker to do."""
     match state:
         case Accepted():

@@ -1,45 +1,36 @@
-"""What an entity is told to be: descriptions of queues, topics and subscriptions, with the service's defaults
-and limits.
+"""Descriptions of queues, topics, subscriptions, rules and authorization rules, with the service's defaults and limits.
 
-Invariants:
-- A description is a value. `validate()` checks it alone, `validate_change(current)` also that an update
-  leaves alone what the service fixes at creation. What needs other entities (does the forward target exist?)
-  is checked where they are known.
-- Durations are integer milliseconds; `FOREVER_MS` means no limit. Sizes carry their unit in the name.
+- A description is a value. `validate()` checks it alone; `validate_change(current)` also checks that an update keeps
+  the
+  settings that the service fixes at creation. Checks that involve other entities (does the forward target exist?) are
+  made where those entities are known.
+- Durations are ISO 8601 text outside and integer milliseconds inside; `FOREVER_MS` means no limit.
 - `forward_to` and `forward_dead_lettered_messages_to` hold entity paths, never URIs.
-- `from_json(d.to_json()) == d`. Fields a stored text lacks get their defaults, so old stores stay readable.
-
-Durations as the service writes them: ISO 8601 text outside, integer milliseconds inside.
-
-The largest .NET time span means "for ever". Clients print it with seven decimals, with six, or rounded up by
-their own arithmetic, so every duration of at least `FOREVER_MS` whole milliseconds is read as `FOREVER_MS`.
-
-Authorization rules: a named pair of keys and what a token signed with either may do.
-
-Send and Listen are independent. Manage includes both, so a rule that grants Manage must list all three, as
-the service demands. Keys are secrets: they are left out of `repr`.
-
-Rules of a subscription: a filter that chooses messages and an optional action that changes the copies it
-chose.
-
-Values in parameters and correlation properties keep the type the client gave: text, bool, int, float, a point
-in time (`datetime`, naive when the client named no zone) or a duration (`timedelta`). Expressions are only
-measured here; their grammar belongs to the filters' parser.
+- Values of parameters and correlation properties keep the type the client sent: a `datetime` without a time zone stays
+  naive. Only the length of an SQL expression is checked here; `filters` parses it.
+- `from_json(type(d), to_json(d)) == d`. Fields missing from a stored text get their defaults, so old stores stay
+  readable.
 """
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from functools import partial
+from typing import Any, TypeVar
 
+from pairbus.embedded.entities.paths import subscription_path, validate_entity_name, validate_subscription_name
 from pairbus.embedded.errors import InvalidError
+
+# -- durations
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+# The largest .NET time span means "forever". Clients print it with seven decimals, with six, or rounded up, so every
+# duration of at least this many whole milliseconds is read as this one.
 FOREVER_MS = 922_337_203_685_477
 FOREVER_TEXT = "P10675199DT2H48M5.4775807S"
 
@@ -58,11 +49,11 @@ _UNITS = (
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration without years and months, which have no fixed length."""
+    """The milliseconds of an ISO 8601 duration without years and months, which have no fixed length."""
     match = _ISO_8601.fullmatch(text.strip())
     if match is None or text.strip() == "P" or match["time"] == "T":
         raise InvalidError(
-            f"'{text[:64]}' is not a duration: write it in ISO 8601 with days and smaller, such as PT30S or P1DT2H."
+            f"'{text[:64]}' is not a duration. Write it in ISO 8601 without years and months, such as PT30S or P1DT2H."
         )
     total = sum(int(match[name] or 0) * unit for name, unit in _UNITS)
     total += int((match["fraction"] or "0").ljust(3, "0")[:3])
@@ -70,7 +61,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(duration_ms: int) -> str:
-    """The shortest ISO 8601 text; for ever is the largest .NET time span."""
+    """The shortest ISO 8601 text of a duration."""
     if duration_ms >= FOREVER_MS:
         return FOREVER_TEXT
     days, rest = divmod(duration_ms, DAY_MS)
@@ -88,6 +79,8 @@ def format_duration(duration_ms: int) -> str:
     return f"P{day}T{time}"
 
 
+# -- authorization rules
+
 MANAGE = "Manage"
 SEND = "Send"
 LISTEN = "Listen"
@@ -99,6 +92,12 @@ MAX_KEY_LENGTH = 256
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRule:
+    """A named pair of keys, and the rights of a token that is signed with either.
+
+    Manage includes Send and Listen; as in the service, a rule with Manage must list all three. Keys are secrets and are
+    not part of the `repr`.
+    """
+
     key_name: str
     rights: frozenset[str]
     primary_key: str = field(repr=False)
@@ -113,49 +112,30 @@ class AuthorizationRule:
             )
         if not self.rights or not self.rights <= RIGHTS:
             raise InvalidError(
-                f"Rights of '{self.key_name}' are {sorted(self.rights)}: give one or more of Listen, Manage, Send."
+                f"Rights of '{self.key_name}' are {sorted(self.rights)}. Grant one or more of Listen, Manage, Send."
             )
         if MANAGE in self.rights and self.rights != RIGHTS:
-            raise InvalidError(f"Rights of '{self.key_name}' include Manage: they must include Send and Listen too.")
+            raise InvalidError(f"Rights of '{self.key_name}' include Manage. They must include Send and Listen too.")
         for name, key in (("PrimaryKey", self.primary_key), ("SecondaryKey", self.secondary_key)):
             if not 1 <= len(key) <= MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
                 raise InvalidError(
                     f"{name} of '{self.key_name}' must have 1 to {MAX_KEY_LENGTH} printable ASCII characters."
                 )
 
-    def to_json(self) -> str:
-        return json.dumps(self.to_plain(), ensure_ascii=False, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> "AuthorizationRule":
-        return cls.from_plain(json.loads(text))
-
-    def to_plain(self) -> dict[str, Any]:
-        return {
-            "key_name": self.key_name,
-            "rights": sorted(self.rights),
-            "primary_key": self.primary_key,
-            "secondary_key": self.secondary_key,
-            "created_ms": self.created_ms,
-            "modified_ms": self.modified_ms,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "AuthorizationRule":
-        return cls(**{**plain, "rights": frozenset(plain["rights"])})
-
 
 def validate_rules(rules: tuple[AuthorizationRule, ...]) -> None:
-    """At most 12 rules for one namespace or entity, each name once, without regard to case."""
+    """Check the authorization rules of a namespace or entity: their number, each rule, and that names are unique."""
     if len(rules) > MAX_RULES:
-        raise InvalidError(f"AuthorizationRules has {len(rules)} rules: at most {MAX_RULES} are allowed.")
+        raise InvalidError(f"AuthorizationRules has {len(rules)} rules. At most {MAX_RULES} are allowed.")
     seen: set[str] = set()
     for rule in rules:
         rule.validate()
         if rule.key_name.casefold() in seen:
-            raise InvalidError(f"AuthorizationRules names '{rule.key_name}' twice: each KeyName must be unique.")
+            raise InvalidError(f"AuthorizationRules contains '{rule.key_name}' twice. Each KeyName must be unique.")
         seen.add(rule.key_name.casefold())
 
+
+# -- rules of subscriptions
 
 DEFAULT_RULE_NAME = "$Default"
 MAX_RULE_NAME_LENGTH = 50
@@ -175,17 +155,17 @@ class SqlFilter:
 
 @dataclass(frozen=True, slots=True)
 class TrueFilter:
-    """Chooses every message."""
+    """Matches every message."""
 
 
 @dataclass(frozen=True, slots=True)
 class FalseFilter:
-    """Chooses no message."""
+    """Matches no message."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorrelationFilter:
-    """Chooses messages that equal it in every property it names; None names nothing."""
+    """Matches messages that have all of these values. A property that is None is not compared."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -198,28 +178,20 @@ class CorrelationFilter:
     properties: Mapping[str, PropertyValue] = field(default_factory=dict)
 
 
+CORRELATION_FIELDS = tuple(item.name for item in fields(CorrelationFilter) if item.name != "properties")
+RuleFilter = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter
+
+
 @dataclass(frozen=True, slots=True)
 class SqlAction:
     expression: str
     parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
 
 
-RuleFilter = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter
-
-_CORRELATION_FIELDS = (
-    "correlation_id",
-    "message_id",
-    "to",
-    "reply_to",
-    "label",
-    "session_id",
-    "reply_to_session_id",
-    "content_type",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class RuleDescription:
+    """A filter that selects messages, and an optional action that changes the selected copies."""
+
     name: str
     filter: RuleFilter = field(default_factory=TrueFilter)
     action: SqlAction | None = None
@@ -232,8 +204,7 @@ class RuleDescription:
             or not _FORBIDDEN_IN_RULE_NAMES.isdisjoint(self.name)
         ):
             raise InvalidError(
-                f"Rule name '{self.name[:64]}' must have 1 to {MAX_RULE_NAME_LENGTH} characters, without /"
-                " \\ @ ? # and *."
+                f"Rule name '{self.name[:64]}' needs 1 to {MAX_RULE_NAME_LENGTH} characters and none of / \\ @ ? # *."
             )
         match self.filter:
             case SqlFilter(expression, parameters):
@@ -243,33 +214,6 @@ class RuleDescription:
         if self.action is not None:
             _validate_expression("SqlRuleAction", self.action.expression, self.action.parameters)
 
-    def to_json(self) -> str:
-        return json.dumps(self.to_plain(), ensure_ascii=False, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> "RuleDescription":
-        return cls.from_plain(json.loads(text))
-
-    def to_plain(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "filter": _filter_to_plain(self.filter),
-            "action": None if self.action is None else _expression_to_plain(self.action),
-            "created_ms": self.created_ms,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "RuleDescription":
-        action = plain.get("action")
-        return cls(
-            name=plain["name"],
-            filter=_filter_from_plain(plain["filter"]),
-            action=None
-            if action is None
-            else SqlAction(action["expression"], _values_from_plain(action["parameters"])),
-            created_ms=plain.get("created_ms", 0),
-        )
-
 
 DEFAULT_RULE = RuleDescription(DEFAULT_RULE_NAME)
 
@@ -277,164 +221,37 @@ DEFAULT_RULE = RuleDescription(DEFAULT_RULE_NAME)
 def _validate_expression(kind: str, expression: str, parameters: Mapping[str, PropertyValue]) -> None:
     if not 1 <= len(expression) <= MAX_EXPRESSION_LENGTH:
         raise InvalidError(
-            f"SqlExpression of a {kind} has {len(expression)} characters: 1 to {MAX_EXPRESSION_LENGTH} are allowed."
+            f"SqlExpression of a {kind} has {len(expression)} characters. 1 to {MAX_EXPRESSION_LENGTH} are allowed."
         )
-    if len(parameters) > MAX_PARAMETERS:
-        raise InvalidError(
-            f"Parameters of a {kind}: {len(parameters)} were given, at most {MAX_PARAMETERS} are allowed."
-        )
+    _validate_number(f"A {kind} has {len(parameters)} parameters.", parameters)
     for name in parameters:
         if not name.startswith("@") or len(name) < 2:
-            raise InvalidError(f"Parameter '{name[:64]}' of a {kind} must be named with a leading @.")
+            raise InvalidError(f"Parameter '{name[:64]}' of a {kind} must have a name with a leading @.")
 
 
 def _validate_correlation(correlation: CorrelationFilter) -> None:
-    for name in _CORRELATION_FIELDS:
+    for name in CORRELATION_FIELDS:
         value: str | None = getattr(correlation, name)
         if value is not None and len(value) > MAX_PROPERTY_LENGTH:
             raise InvalidError(
-                f"{name} of a CorrelationFilter has {len(value)} characters: at most {MAX_PROPERTY_LENGTH} are allowed."
+                f"{name} of a CorrelationFilter has {len(value)} characters. At most {MAX_PROPERTY_LENGTH} are allowed."
             )
-    if len(correlation.properties) > MAX_PARAMETERS:
-        raise InvalidError(
-            f"Properties of a CorrelationFilter: {len(correlation.properties)} were given, at most"
-            f" {MAX_PARAMETERS} are allowed."
-        )
+    _validate_number(f"A CorrelationFilter has {len(correlation.properties)} properties.", correlation.properties)
 
 
-def _filter_to_plain(rule_filter: RuleFilter) -> dict[str, Any]:
-    match rule_filter:
-        case SqlFilter():
-            return {"kind": "sql", **_expression_to_plain(rule_filter)}
-        case TrueFilter():
-            return {"kind": "true"}
-        case FalseFilter():
-            return {"kind": "false"}
-        case CorrelationFilter():
-            plain: dict[str, Any] = {
-                "kind": "correlation",
-                "properties": _values_to_plain(rule_filter.properties),
-            }
-            for name in _CORRELATION_FIELDS:
-                if (value := getattr(rule_filter, name)) is not None:
-                    plain[name] = value
-            return plain
+def _validate_number(sentence: str, values: Mapping[str, PropertyValue]) -> None:
+    if len(values) > MAX_PARAMETERS:
+        raise InvalidError(f"{sentence} At most {MAX_PARAMETERS} are allowed.")
 
 
-def _filter_from_plain(plain: Mapping[str, Any]) -> RuleFilter:
-    match plain["kind"]:
-        case "sql":
-            return SqlFilter(plain["expression"], _values_from_plain(plain["parameters"]))
-        case "true":
-            return TrueFilter()
-        case "false":
-            return FalseFilter()
-        case "correlation":
-            named = {name: plain[name] for name in _CORRELATION_FIELDS if name in plain}
-            return CorrelationFilter(**named, properties=_values_from_plain(plain["properties"]))
-        case kind:
-            raise InvalidError(f"'{kind}' is not a kind of filter: expected sql, true, false or correlation.")
+# -- queues, topics and subscriptions
 
-
-def _expression_to_plain(owner: SqlFilter | SqlAction) -> dict[str, Any]:
-    return {"expression": owner.expression, "parameters": _values_to_plain(owner.parameters)}
-
-
-def _values_to_plain(values: Mapping[str, PropertyValue]) -> dict[str, Any]:
-    return {name: _value_to_plain(value) for name, value in values.items()}
-
-
-def _value_to_plain(value: PropertyValue) -> Any:
-    """JSON has no times and durations: those two are wrapped in an object that names them."""
-    if isinstance(value, datetime):
-        return {"datetime": value.isoformat()}
-    if isinstance(value, timedelta):
-        return {"duration_us": value // timedelta(microseconds=1)}
-    return value
-
-
-def _values_from_plain(plain: Mapping[str, Any]) -> dict[str, PropertyValue]:
-    return {name: _value_from_plain(value) for name, value in plain.items()}
-
-
-def _value_from_plain(plain: Any) -> PropertyValue:
-    match plain:
-        case {"datetime": str(text)}:
-            return datetime.fromisoformat(text)
-        case {"duration_us": int(microseconds)}:
-            return timedelta(microseconds=microseconds)
-        case str() | bool() | int() | float():
-            return plain
-        case _:
-            raise InvalidError(
-                f"{plain!r} is not a property value: expected text, a number, a boolean, a time or a duration."
-            )
-
-
-__all__ = [
-    "DEFAULT_RULE",
-    "DEFAULT_RULE_NAME",
-    "FOREVER_MS",
-    "MAX_SUBSCRIPTIONS_PER_TOPIC",
-    "AuthorizationRule",
-    "CorrelationFilter",
-    "FalseFilter",
-    "PropertyValue",
-    "QueueDescription",
-    "RuleDescription",
-    "RuleFilter",
-    "SqlAction",
-    "SqlFilter",
-    "SubscriptionDescription",
-    "TopicDescription",
-    "TrueFilter",
-    "validate_entity_name",
-    "validate_subscription_name",
-]
-
-MAX_ENTITY_NAME_LENGTH = 260
-MAX_SUBSCRIPTION_NAME_LENGTH = 50
-MAX_SUBSCRIPTIONS_PER_TOPIC = 2_000
 MAX_USER_METADATA_LENGTH = 1_024
 MAX_DELIVERY_COUNT = 2_147_483_647
+MAX_MESSAGE_SIZE_KILOBYTES = 102_400
 SIZES_IN_MEGABYTES = (1_024, 2_048, 3_072, 4_096, 5_120)
 PARTITIONS = 16
-
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
-
-_ENTITY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._~/-]*[A-Za-z0-9])?", re.ASCII)
-_SUBSCRIPTION_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
-
-
-def validate_entity_name(name: str) -> None:
-    """A queue's or topic's name: also a path, so a segment that would make it a subscription's path is
-    refused.
-    """
-    if not 1 <= len(name) <= MAX_ENTITY_NAME_LENGTH:
-        raise InvalidError(
-            f"The entity name '{name[:64]}' has {len(name)} characters: 1 to {MAX_ENTITY_NAME_LENGTH} are allowed."
-        )
-    if _ENTITY_NAME.fullmatch(name) is None or "//" in name:
-        raise InvalidError(
-            f"The entity name '{name}' is not allowed: use letters, digits and . - _ ~ / (no two slashes in"
-            " a row),"
-            " and begin and end with a letter or digit."
-        )
-    if "subscriptions" in name.lower().split("/")[1:]:
-        raise InvalidError(f"The entity name '{name}' is not allowed: the segment 'Subscriptions' is reserved.")
-
-
-def validate_subscription_name(name: str) -> None:
-    if not 1 <= len(name) <= MAX_SUBSCRIPTION_NAME_LENGTH:
-        raise InvalidError(
-            f"The subscription name '{name[:64]}' has {len(name)} characters:"
-            f" 1 to {MAX_SUBSCRIPTION_NAME_LENGTH} are allowed."
-        )
-    if _SUBSCRIPTION_NAME.fullmatch(name) is None:
-        raise InvalidError(
-            f"The subscription name '{name}' is not allowed: use letters, digits and . - _,"
-            " and begin and end with a letter or digit."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,27 +278,13 @@ class QueueDescription:
 
     def validate(self) -> None:
         validate_entity_name(self.name)
-        _validate_lock(self.lock_duration_ms)
         _validate_publishing(self)
-        _validate_max_delivery_count(self.max_delivery_count)
-        _validate_forwarding(self)
+        _validate_receiving(self)
 
     def validate_change(self, current: "QueueDescription") -> None:
-        """As `validate`, and what is fixed at creation must equal `current`."""
         self.validate()
-        _validate_fixed(
-            self,
-            current,
-            ("requires_session", "requires_duplicate_detection", "enable_partitioning"),
-            self.name,
-        )
-
-    def to_json(self) -> str:
-        return _to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**_fields_from_json(cls, text))
+        fixed = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
+        _validate_fixed(self, current, fixed, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,16 +310,8 @@ class TopicDescription:
         _validate_publishing(self)
 
     def validate_change(self, current: "TopicDescription") -> None:
-        """As `validate`, and what is fixed at creation must equal `current`."""
         self.validate()
         _validate_fixed(self, current, ("requires_duplicate_detection", "enable_partitioning"), self.name)
-
-    def to_json(self) -> str:
-        return _to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**_fields_from_json(cls, text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,132 +331,180 @@ class SubscriptionDescription:
     auto_delete_on_idle_ms: int = FOREVER_MS
     user_metadata: str | None = None
     default_rule: RuleDescription | None = None
-    """The rule a new subscription starts with (None: `DEFAULT_RULE`). Creation reads it; afterwards the rules
-    speak.
-    """
+    """The first rule of a new subscription (None: `DEFAULT_RULE`). Only creation uses it."""
 
     def validate(self) -> None:
         validate_entity_name(self.topic)
         validate_subscription_name(self.name)
-        _validate_lock(self.lock_duration_ms)
         _validate_lifetime(self)
-        _validate_max_delivery_count(self.max_delivery_count)
-        _validate_forwarding(self)
+        _validate_receiving(self)
         if self.default_rule is not None:
             self.default_rule.validate()
 
     def validate_change(self, current: "SubscriptionDescription") -> None:
-        """As `validate`, and what is fixed at creation must equal `current`."""
         self.validate()
-        _validate_fixed(self, current, ("requires_session",), f"{self.topic}/Subscriptions/{self.name}")
-
-    def to_json(self) -> str:
-        return _to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**_fields_from_json(cls, text))
+        _validate_fixed(self, current, ("requires_session",), subscription_path(self.topic, self.name))
 
 
-def _validate_range(field_name: str, value_ms: int, lowest_ms: int, highest_ms: int) -> None:
+EntityDescription = QueueDescription | TopicDescription | SubscriptionDescription
+
+
+def element_name(field_name: str) -> str:
+    """The service's name of a field: `LockDuration` for `lock_duration_ms`."""
+    return "".join(word.capitalize() for word in field_name.removesuffix("_ms").split("_"))
+
+
+def forward_targets(entity: QueueDescription | SubscriptionDescription) -> list[tuple[str, str]]:
+    """The element names and paths of an entity's forward targets."""
+    targets = [(name, getattr(entity, name)) for name in ("forward_to", "forward_dead_lettered_messages_to")]
+    return [(element_name(name), path) for name, path in targets if path is not None]
+
+
+def _validate_range(entity: EntityDescription, field_name: str, lowest_ms: int, highest_ms: int) -> None:
+    value_ms: int = getattr(entity, field_name)
     if not lowest_ms <= value_ms <= highest_ms:
         raise InvalidError(
-            f"{field_name} is {format_duration(max(value_ms, 0))}:"
-            f" it must be between {format_duration(lowest_ms)} and {format_duration(highest_ms)}."
+            f"{element_name(field_name)} is {format_duration(max(value_ms, 0))}."
+            f" It must be between {format_duration(lowest_ms)} and {format_duration(highest_ms)}."
         )
 
 
-def _validate_lock(lock_duration_ms: int) -> None:
-    _validate_range("LockDuration", lock_duration_ms, 5 * SECOND_MS, 5 * MINUTE_MS)
-
-
-def _validate_lifetime(entity: QueueDescription | TopicDescription | SubscriptionDescription) -> None:
-    _validate_range("DefaultMessageTimeToLive", entity.default_message_time_to_live_ms, SECOND_MS, FOREVER_MS)
-    _validate_range("AutoDeleteOnIdle", entity.auto_delete_on_idle_ms, 5 * MINUTE_MS, FOREVER_MS)
+def _validate_lifetime(entity: EntityDescription) -> None:
+    """Check the settings that all entities share."""
+    _validate_range(entity, "default_message_time_to_live_ms", SECOND_MS, FOREVER_MS)
+    _validate_range(entity, "auto_delete_on_idle_ms", 5 * MINUTE_MS, FOREVER_MS)
     if entity.status not in STATUSES:
-        raise InvalidError(f"Status is '{entity.status[:64]}': it must be one of {', '.join(STATUSES)}.")
+        raise InvalidError(f"Status is '{entity.status[:64]}'. It must be one of {', '.join(STATUSES)}.")
     if entity.user_metadata is not None and len(entity.user_metadata) > MAX_USER_METADATA_LENGTH:
         raise InvalidError(
-            f"UserMetadata has {len(entity.user_metadata)} characters: at most {MAX_USER_METADATA_LENGTH} are allowed."
+            f"UserMetadata has {len(entity.user_metadata)} characters. At most {MAX_USER_METADATA_LENGTH} are allowed."
         )
 
 
 def _validate_publishing(entity: QueueDescription | TopicDescription) -> None:
-    """What queues and topics share: they take messages from senders."""
+    """Check the settings of entities that clients send to."""
     _validate_lifetime(entity)
-    _validate_range(
-        "DuplicateDetectionHistoryTimeWindow",
-        entity.duplicate_detection_history_time_window_ms,
-        20 * SECOND_MS,
-        7 * DAY_MS,
-    )
+    _validate_range(entity, "duplicate_detection_history_time_window_ms", 20 * SECOND_MS, 7 * DAY_MS)
     sizes: tuple[int, ...] = SIZES_IN_MEGABYTES
     if entity.enable_partitioning:
         sizes += tuple(PARTITIONS * size for size in SIZES_IN_MEGABYTES)
     if entity.max_size_in_megabytes not in sizes:
         raise InvalidError(
-            f"MaxSizeInMegabytes is {entity.max_size_in_megabytes}: it must be one of {', '.join(map(str, sizes))}."
+            f"MaxSizeInMegabytes is {entity.max_size_in_megabytes}. It must be one of {', '.join(map(str, sizes))}."
         )
-    if not 1 <= entity.max_message_size_in_kilobytes <= 102_400:
+    if not 1 <= entity.max_message_size_in_kilobytes <= MAX_MESSAGE_SIZE_KILOBYTES:
         raise InvalidError(
-            f"MaxMessageSizeInKilobytes is {entity.max_message_size_in_kilobytes}: it must be between 1 and 102400."
+            f"MaxMessageSizeInKilobytes is {entity.max_message_size_in_kilobytes}."
+            f" It must be between 1 and {MAX_MESSAGE_SIZE_KILOBYTES}."
         )
     if entity.enable_express and entity.requires_duplicate_detection:
-        raise InvalidError(
-            "EnableExpress and RequiresDuplicateDetection are both true: they cannot be enabled together."
-        )
+        raise InvalidError("EnableExpress and RequiresDuplicateDetection cannot be enabled together.")
     validate_rules(entity.authorization_rules)
 
 
-def _validate_max_delivery_count(count: int) -> None:
-    if not 1 <= count <= MAX_DELIVERY_COUNT:
-        raise InvalidError(f"MaxDeliveryCount is {count}: it must be between 1 and {MAX_DELIVERY_COUNT}.")
+def _validate_receiving(entity: QueueDescription | SubscriptionDescription) -> None:
+    """Check the settings of entities that clients receive from."""
+    _validate_range(entity, "lock_duration_ms", 5 * SECOND_MS, 5 * MINUTE_MS)
+    if not 1 <= entity.max_delivery_count <= MAX_DELIVERY_COUNT:
+        raise InvalidError(
+            f"MaxDeliveryCount is {entity.max_delivery_count}. It must be between 1 and {MAX_DELIVERY_COUNT}."
+        )
+    for name, path in forward_targets(entity):
+        try:
+            validate_entity_name(path)
+        except InvalidError as error:
+            raise InvalidError(f"{name} does not name a queue or topic. {error.description}") from None
 
 
-def _validate_forwarding(entity: QueueDescription | SubscriptionDescription) -> None:
-    for field_name, path in (
-        ("ForwardTo", entity.forward_to),
-        ("ForwardDeadLetteredMessagesTo", entity.forward_dead_lettered_messages_to),
-    ):
-        if path is not None:
-            try:
-                validate_entity_name(path)
-            except InvalidError as error:
-                raise InvalidError(f"{field_name} names no queue or topic. {error.description}") from None
-
-
-def _validate_fixed(new: Any, current: Any, field_names: tuple[str, ...], path: str) -> None:
+def _validate_fixed(new: object, current: object, field_names: tuple[str, ...], path: str) -> None:
     for field_name in field_names:
         before, after = getattr(current, field_name), getattr(new, field_name)
         if before != after:
-            element = "".join(word.capitalize() for word in field_name.split("_"))
             raise InvalidError(
-                f"{element} of '{path}' is {str(before).lower()} and cannot be changed to"
-                f" {str(after).lower()}:"
-                " it is fixed when the entity is created."
+                f"{element_name(field_name)} of '{path}' is {str(before).lower()} and cannot be changed to"
+                f" {str(after).lower()}: it is fixed when the entity is created."
             )
 
 
-def _to_json(description: QueueDescription | TopicDescription | SubscriptionDescription) -> str:
-    plain: dict[str, Any] = {}
-    for item in fields(description):
-        value = getattr(description, item.name)
-        match value:
-            case RuleDescription():
-                value = value.to_plain()
-            case tuple():
-                value = [rule.to_plain() for rule in value]
-        plain[item.name] = value
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+# -- stored as JSON
+
+_FILTER_KINDS: dict[str, type[RuleFilter]] = {
+    "sql": SqlFilter,
+    "true": TrueFilter,
+    "false": FalseFilter,
+    "correlation": CorrelationFilter,
+}
+_KIND_OF_FILTER: dict[type, str] = {filter_type: kind for kind, filter_type in _FILTER_KINDS.items()}
+_D = TypeVar("_D", bound="EntityDescription | RuleDescription | AuthorizationRule | RuleFilter | SqlAction")
 
 
-def _fields_from_json(
-    cls: type[QueueDescription] | type[TopicDescription] | type[SubscriptionDescription], text: str
-) -> dict[str, Any]:
-    plain = json.loads(text)
-    known = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
-    if "authorization_rules" in known:
-        known["authorization_rules"] = tuple(map(AuthorizationRule.from_plain, known["authorization_rules"]))
-    if known.get("default_rule") is not None:
-        known["default_rule"] = RuleDescription.from_plain(known["default_rule"])
-    return known
+def to_json(value: EntityDescription | RuleDescription | tuple[AuthorizationRule, ...]) -> str:
+    return json.dumps(_to_plain(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def from_json(kind: type[_D], text: str) -> _D:
+    return _from_plain(kind, json.loads(text))
+
+
+def authorization_rules_from_json(text: str) -> tuple[AuthorizationRule, ...]:
+    return _rules_from_plain(json.loads(text))
+
+
+def _to_plain(value: Any) -> Any:
+    """JSON has no times and durations: each becomes an object that names its kind. None is left out."""
+    if is_dataclass(value):
+        kind = _KIND_OF_FILTER.get(type(value))
+        named = {item.name: _to_plain(getattr(value, item.name)) for item in fields(value)}
+        if kind is not None:
+            named["kind"] = kind
+        return {name: plain for name, plain in named.items() if plain is not None}
+    match value:
+        case datetime():
+            return {"datetime": value.isoformat()}
+        case timedelta():
+            return {"duration_us": value // timedelta(microseconds=1)}
+        case frozenset():
+            return sorted(value)
+        case tuple():
+            return [_to_plain(item) for item in value]
+        case Mapping():
+            return {name: _to_plain(item) for name, item in value.items()}
+    return value
+
+
+def _from_plain(kind: type[_D], plain: Mapping[str, Any]) -> _D:
+    names = [item.name for item in fields(kind) if plain.get(item.name) is not None]
+    return kind(**{name: _READERS[name](plain[name]) if name in _READERS else plain[name] for name in names})
+
+
+def _rules_from_plain(plain: list[Mapping[str, Any]]) -> tuple[AuthorizationRule, ...]:
+    return tuple(_from_plain(AuthorizationRule, rule) for rule in plain)
+
+
+def _filter_from_plain(plain: Mapping[str, Any]) -> RuleFilter:
+    return _from_plain(_FILTER_KINDS[plain["kind"]], plain)
+
+
+def _values_from_plain(plain: Mapping[str, Any]) -> dict[str, PropertyValue]:
+    return {name: _value_from_plain(value) for name, value in plain.items()}
+
+
+def _value_from_plain(plain: Any) -> PropertyValue:
+    match plain:
+        case {"datetime": str(text)}:
+            return datetime.fromisoformat(text)
+        case {"duration_us": int(microseconds)}:
+            return timedelta(microseconds=microseconds)
+    value: PropertyValue = plain
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "rights": frozenset,
+    "authorization_rules": _rules_from_plain,
+    "default_rule": partial(_from_plain, RuleDescription),
+    "filter": _filter_from_plain,
+    "action": partial(_from_plain, SqlAction),
+    "parameters": _values_from_plain,
+    "properties": _values_from_plain,
+}

@@ -1,4 +1,4 @@
-"""Queues, topics and subscriptions as they live: a description, its messages, and when they were last touched."""
+"""Queues, topics and subscriptions at run time: a description, its messages, and when they were last used."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,22 +12,22 @@ from pairbus.embedded.entities.descriptions import (
 )
 from pairbus.embedded.entities.filters import MessageView, MutableMessageView
 from pairbus.embedded.entities.message import Changes
-from pairbus.embedded.entities.paths import SubQueue, subscription_path
+from pairbus.embedded.entities.paths import SubQueue, queue_id_of, subscription_path
 from pairbus.embedded.entities.queue import MessageQueue
 
-# Sub-queues never give up on a message: it would have nowhere to go.
+# A message in a sub-queue has nowhere else to go.
 NO_DELIVERY_LIMIT = 1 << 31
 
 
 @dataclass(slots=True)
-class Times:
+class EntityTimes:
     created_ms: int
     updated_ms: int
     accessed_ms: int
 
 
-class Seen:
-    """Message ids seen within the duplicate detection window, in the order they came."""
+class SeenMessageIds:
+    """The message ids within the duplicate detection window, oldest first."""
 
     def __init__(self, entity_id: int) -> None:
         self._entity_id = entity_id
@@ -39,13 +39,13 @@ class Seen:
         self._order.append((at_ms, message_id))
 
     def is_duplicate(self, message_id: str, now: int, window_ms: int, changes: Changes) -> bool:
-        """Whether the id was seen within the window; remembers it when it was not."""
-        forgotten = None
+        """Whether the id was seen within the window. Remembers it if not."""
+        forgotten_ms = None
         while self._order and self._order[0][0] <= now - window_ms:
-            forgotten, old = self._order.popleft()
+            forgotten_ms, old = self._order.popleft()
             del self._at[old]
-        if forgotten is not None:
-            changes.seen_drops.append((self._entity_id, forgotten))
+        if forgotten_ms is not None:
+            changes.seen_drops.append((self._entity_id, forgotten_ms))
         if message_id in self._at:
             return True
         self.load(message_id, now)
@@ -71,24 +71,24 @@ MakeQueue = Callable[[int, int, int, bool], MessageQueue]
 
 
 class QueueEntity:
-    """A queue, or (as `SubscriptionEntity`) a subscription: an entity with messages that can be received."""
+    """A queue or, as `SubscriptionEntity`, a subscription: an entity that clients receive from."""
 
     def __init__(
         self,
         entity_id: int,
         description: QueueDescription | SubscriptionDescription,
-        times: Times,
+        times: EntityTimes,
         make_queue: MakeQueue,
     ) -> None:
         self.entity_id = entity_id
         self.times = times
         self.receivers = 0
         self.pings = 0
-        self.seen = Seen(entity_id)
+        self.seen = SeenMessageIds(entity_id)
         self._make_queue = make_queue
         self.description = description
         self.main = make_queue(
-            entity_id * 4,
+            queue_id_of(entity_id, SubQueue.MAIN),
             description.lock_duration_ms,
             description.max_delivery_count,
             description.requires_session,
@@ -110,13 +110,13 @@ class QueueEntity:
             queue.lock_duration_ms = description.lock_duration_ms
 
     def queue(self, sub_queue: SubQueue) -> MessageQueue:
-        """The queue itself or one of its sub-queues, which come into being when first needed."""
+        """The main queue or a sub-queue. Sub-queues are created on first use."""
         if sub_queue is SubQueue.MAIN:
             return self.main
         queue = self._sub_queues.get(sub_queue)
         if queue is None:
             queue = self._sub_queues[sub_queue] = self._make_queue(
-                self.entity_id * 4 + sub_queue, self.description.lock_duration_ms, NO_DELIVERY_LIMIT, False
+                queue_id_of(self.entity_id, sub_queue), self.description.lock_duration_ms, NO_DELIVERY_LIMIT, False
             )
         return queue
 
@@ -138,7 +138,7 @@ class SubscriptionEntity(QueueEntity):
         self,
         entity_id: int,
         description: SubscriptionDescription,
-        times: Times,
+        times: EntityTimes,
         make_queue: MakeQueue,
         topic: "TopicEntity",
     ) -> None:
@@ -153,16 +153,16 @@ class SubscriptionEntity(QueueEntity):
 
 @dataclass(slots=True)
 class TopicEntity:
-    """A topic keeps only what is scheduled; everything else goes to its subscriptions at once."""
+    """A topic holds only scheduled messages. All others go to its subscriptions at once."""
 
     entity_id: int
     description: TopicDescription
-    times: Times
+    times: EntityTimes
     main: MessageQueue
-    seen: Seen
+    seen: SeenMessageIds
     subscriptions: dict[str, SubscriptionEntity] = field(default_factory=dict)
     pings: int = 0
-    # Bytes of the payloads its subscriptions hold, each counted once however many share it.
+    # Bytes of the payloads in its subscriptions, counting a shared payload once.
     shared_bytes: int = 0
 
     def __repr__(self) -> str:

@@ -1,12 +1,10 @@
-"""A message as the namespace keeps it: where it stands, who holds it, and what may become of it.
+"""A message as the namespace keeps it: its place in a queue, its lock, its payload, and how it can be settled.
 
-The bytes of a message (its AMQP sections) are kept once, as a payload with a number; an `Entry` is one message's place
-in one queue. A topic's subscriptions hold entries that point to the same payload.
-
-The bytes of messages, each kept once. Subscriptions of a topic share a payload; it goes with its last entry.
+A message's bytes (its AMQP sections) are stored once, as a numbered payload. An `Entry` is one message in one queue;
+the subscriptions of a topic hold entries that share a payload, which is deleted with its last entry.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
@@ -14,12 +12,12 @@ from typing import Any, Protocol
 from pairbus.amqp.message import Facts, SectionOrderError, in_standard_order, read_facts
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
-# An empty data section is five bytes long, a null value four.
+# An empty data section takes five bytes, a null value four.
 EMPTY_BODY_BYTES = 5
 
 
 class State(IntEnum):
-    """The states a client can see (`x-opt-message-state` carries the number)."""
+    """The message states that clients see (as numbers, in `x-opt-message-state`)."""
 
     ACTIVE = 0
     DEFERRED = 1
@@ -27,7 +25,7 @@ class State(IntEnum):
 
 
 class Entry:
-    """One message in one queue. `lock_token` is set while a receiver holds it."""
+    """One message in one queue. `lock_token` is set while a receiver holds its lock."""
 
     __slots__ = (
         "delivery_count",
@@ -67,7 +65,7 @@ class Entry:
         self.delivery_count = delivery_count
         self.session_id = session_id
         self.scheduled_ms = scheduled_ms
-        # The entity a dead-lettered message came from, when that is not the owner of the dead-letter queue.
+        # The entity a dead-lettered message came from, unless it owns the dead-letter queue.
         self.origin = origin
         self.lock_token: bytes | None = None
         self.locked_until_ms = 0
@@ -78,8 +76,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
-    """A message on its way in: its bytes and the few facts the namespace acts on."""
+class IncomingMessage:
+    """A message that is being sent: its bytes and the few facts that the namespace acts on."""
 
     raw: bytes
     facts: Facts
@@ -89,8 +87,8 @@ class Incoming:
     scheduled_ms: int | None
 
     @classmethod
-    def from_raw(cls, raw: bytes) -> "Incoming":
-        """AmqpDecodeError for a message that could not be delivered, filtered or dead-lettered later on."""
+    def from_raw(cls, raw: bytes) -> "IncomingMessage":
+        """Raises AmqpDecodeError for a message that could not be delivered, filtered or dead-lettered later."""
         try:
             facts = read_facts(raw)
         except SectionOrderError:
@@ -105,51 +103,51 @@ class Incoming:
 
     @property
     def is_ping(self) -> bool:
-        """Only an empty body makes a ping: a real message that happens to carry the content type is not swallowed."""
+        """A ping has an empty body. A real message that happens to have the content type must not get lost."""
         return self.facts.content_type == PING_CONTENT_TYPE and self.facts.body_size <= EMPTY_BODY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Done with: the message goes away."""
+    """The message was processed and is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Back to the queue as if it had never been delivered: the client had it in a buffer and nobody saw it."""
+    """The message returns to the queue and does not count as delivered: the client only had it in a buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Back to the queue, one delivery older."""
+    """The message returns to the queue, and the delivery counts."""
 
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Set aside: from now on only its sequence number reaches it."""
+    """The message is set aside and can only be received by its sequence number."""
 
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """To the dead-letter sub-queue, with what the client says about it."""
+    """The message moves to the dead-letter queue, with the client's reason."""
 
     reason: str | None = None
     description: str | None = None
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
-Outcome = Complete | Release | Abandon | Defer | DeadLetter
+Settlement = Complete | Release | Abandon | Defer | DeadLetter
 
 
 class Changes:
-    """What a decision changed and the store must write: rows by kind, in the order they came.
+    """The rows that the store must write or delete, by table.
 
-    Within one transaction rows are written in the order of the fields below. That is safe because a payload or an
-    entry is never written again after it was dropped.
+    The order between tables is lost. That is safe because a payload or an entry is never written again after it was
+    dropped.
     """
 
     __slots__ = (
@@ -166,7 +164,7 @@ class Changes:
     )
 
     def __init__(self) -> None:
-        # A row, or the id of an entity that is gone: in order, because a name may be dropped and taken again.
+        # Rows, and ids of deleted entities, in order: a name may be deleted and created again.
         self.entities: list[tuple[int, str, str, str, int, int, int] | int] = []
         self.payloads: list[tuple[int, bytes]] = []
         self.entries: list[tuple[int, int, int, int, int, int, int, int, str | None, int | None, str | None]] = []
@@ -199,12 +197,8 @@ class Changes:
         )
 
 
-def parse_all(raws: Sequence[bytes]) -> list[Incoming]:
-    return [Incoming.from_raw(raw) for raw in raws]
-
-
-class Shelf(Protocol):
-    """Where payloads lie at hand."""
+class PayloadStorage(Protocol):
+    """Where payloads are read from."""
 
     def put(self, payload_id: int, raw: bytes) -> None: ...
 
@@ -212,11 +206,11 @@ class Shelf(Protocol):
 
 
 class Payloads:
-    def __init__(self, changes: Callable[[], Changes], shelf: Shelf) -> None:
+    def __init__(self, changes: Callable[[], Changes], cache: PayloadStorage) -> None:
         self._changes = changes
-        self._shelf = shelf
+        self._cache = cache
         self._next_id = 1
-        # Only payloads with more than one entry stand here.
+        # Entries per payload, only for payloads with more than one.
         self._shares: dict[int, int] = {}
 
     def load_shares(self, shares: dict[int, int], next_id: int) -> None:
@@ -227,17 +221,17 @@ class Payloads:
         payload_id = self._next_id
         self._next_id += 1
         self._changes().payloads.append((payload_id, raw))
-        self._shelf.put(payload_id, raw)
+        self._cache.put(payload_id, raw)
         return payload_id
 
     def read(self, payload_id: int) -> bytes:
-        return self._shelf.get(payload_id)
+        return self._cache.get(payload_id)
 
     def share(self, payload_id: int) -> None:
         self._shares[payload_id] = self._shares.get(payload_id, 1) + 1
 
     def drop(self, payload_id: int) -> bool:
-        """One entry less points here; True when it was the last."""
+        """Remove one entry's share. True if it was the last one and the payload is gone."""
         shares = self._shares.get(payload_id)
         if shares is None:
             self._changes().payload_drops.append(payload_id)

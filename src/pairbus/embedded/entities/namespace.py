@@ -1,8 +1,8 @@
-"""The whole namespace as a value that decides: every operation takes the time and either happens or raises.
+"""The whole namespace as pure state: every operation takes the time, and either succeeds or raises.
 
-Nothing here waits, reads a clock or touches a disk. What an operation changed lies in `take_changes()` for the store;
-which queues have news lies in `touched` for whoever feeds receivers. An operation on a queue first brings that queue up
-to `now`, so that an ended lock or an expired message is never acted on.
+Nothing here waits, reads a clock or touches a disk. `take_changes()` returns what the store must write; `touched` holds
+the queues whose receivers need attention. An operation first advances its queue to `now`, so it never acts on an
+expired lock or message.
 """
 
 import heapq
@@ -17,15 +17,15 @@ from pairbus.embedded.entities.message import (
     DeadLetter,
     Defer,
     Entry,
-    Incoming,
-    Outcome,
+    IncomingMessage,
     Payloads,
+    PayloadStorage,
     Release,
-    Shelf,
+    Settlement,
     State,
 )
-from pairbus.embedded.entities.paths import SubQueue, parse_address
-from pairbus.embedded.entities.queue import FEW, NEVER_MS, MessageQueue, Session
+from pairbus.embedded.entities.paths import SubQueue, entity_id_of, parse_address, sub_queue_of
+from pairbus.embedded.entities.queue import COMPACTION_FLOOR, NEVER_MS, MessageQueue, Session
 from pairbus.embedded.entities.registry import Registry
 from pairbus.embedded.entities.routing import Router
 from pairbus.embedded.errors import (
@@ -36,13 +36,13 @@ from pairbus.embedded.errors import (
     SessionLockLostError,
 )
 
-# A last-updated time this far ahead means "sessions that have messages" in the protocol's listing.
+# In the protocol, listing sessions updated after a time this far ahead means "sessions that have messages".
 FAR_FUTURE_MS = 250_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A queue that can be received from, and the entity it belongs to."""
+    """A queue that clients can receive from, and its entity."""
 
     entity: QueueEntity
     queue: MessageQueue
@@ -50,7 +50,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class MessageCounts:
     active: int = 0
     dead_letter: int = 0
     scheduled: int = 0
@@ -62,15 +62,15 @@ class Counts:
 
 
 class Namespace:
-    def __init__(self, shelf: Shelf, lock_nonce: bytes, limits: Limits) -> None:
+    def __init__(self, cache: PayloadStorage, lock_nonce: bytes, limits: Limits) -> None:
         self._changes = Changes()
         self._lock_nonce = lock_nonce
         self._locks = 0
         self._deadlines: list[tuple[int, int]] = []
-        self._armed: dict[int, int] = {}
+        self._noted_deadlines: dict[int, int] = {}
         self.limits = limits
         self.lost_sessions: list[tuple[MessageQueue, Session]] = []
-        self.payloads = Payloads(self._current_changes, shelf)
+        self.payloads = Payloads(self._current_changes, cache)
         self.registry = Registry(self._current_changes, self.payloads, self.next_token, limits)
         self.router = Router(self.registry, self.payloads, self._current_changes, limits)
 
@@ -78,7 +78,7 @@ class Namespace:
         return self._changes
 
     def take_changes(self) -> Changes:
-        """Everything changed since the last call."""
+        """All changes since the last call."""
         changes, self._changes = self._changes, Changes()
         return changes
 
@@ -91,26 +91,20 @@ class Namespace:
         return self.registry.touched
 
     def next_token(self) -> bytes:
-        # Unique within this run by its counter, across runs by the nonce: an old run's token never fits.
+        # The counter makes it unique within this run, the nonce across runs.
         self._locks += 1
         return self._lock_nonce + self._locks.to_bytes(8, "little")
 
     # -- sending
 
-    def send(self, path: str, messages: Sequence[Incoming], now: int) -> list[int]:
-        entity = self.router.sendable(path)
-        self.router.check(entity, messages)
-        return self.router.send(entity, messages, now)
-
-    def schedule(self, path: str, messages: Sequence[Incoming], now: int) -> list[int]:
-        """Their sequence numbers; 0 for one whose time has passed and that went elsewhere, and for a duplicate."""
+    def send(self, path: str, messages: Sequence[IncomingMessage], now: int) -> list[int]:
         entity = self.router.sendable(path)
         self.router.check(entity, messages)
         return self.router.send(entity, messages, now)
 
     def cancel_scheduled(self, path: str, sequence_numbers: Sequence[int], now: int) -> None:
         entity = self.router.sendable(path)
-        self.bring_up(entity.main, now)
+        self.advance(entity.main, now)
         entries = [entity.main.scheduled_entry(number) for number in sequence_numbers]
         for entry in {entry.sequence_number: entry for entry in entries}.values():
             self.router.discard(entity, entity.main, entry)
@@ -118,13 +112,13 @@ class Namespace:
     # -- receiving
 
     def place(self, path: str, now: int) -> Place:
-        """The queue behind a path that clients receive from, peek or manage."""
+        """The queue at a path that clients receive from or manage."""
         address = parse_address(path)
         entity = self.registry.entity(address.key)
         if isinstance(entity, TopicEntity):
-            raise NotAllowedError(f"'{entity.path}' is a topic: receive from one of its subscriptions.")
+            raise NotAllowedError(f"'{entity.path}' is a topic. Receive from one of its subscriptions.")
         queue = entity.queue(address.sub_queue)
-        self.bring_up(queue, now)
+        self.advance(queue, now)
         return Place(entity, queue, address.sub_queue)
 
     def receivable(self, path: str, now: int) -> Place:
@@ -137,33 +131,33 @@ class Namespace:
             )
         if description.forward_to is not None and place.sub_queue is SubQueue.MAIN:
             raise NotAllowedError(
-                f"'{place.entity.path}' forwards its messages to '{description.forward_to}': receive them there."
+                f"'{place.entity.path}' forwards its messages to '{description.forward_to}'. Receive them there."
             )
         place.entity.times.accessed_ms = now
         return place
 
     def peekable(self, path: str, now: int) -> tuple[Entity, MessageQueue]:
-        """As `place`, but a topic shows what it has scheduled."""
+        """Like `place`, but for a topic it is the queue of its scheduled messages."""
         address = parse_address(path)
         entity = self.registry.entity(address.key)
         queue = entity.main if isinstance(entity, TopicEntity) else entity.queue(address.sub_queue)
-        self.bring_up(queue, now)
+        self.advance(queue, now)
         return entity, queue
 
     def take(self, place: Place, now: int, session: Session | None, *, delete: bool) -> tuple[Entry, bytes] | None:
-        """The next message for a receiver, locked or (delete) gone, with its bytes."""
+        """The next message for a receiver, with its bytes: locked, or deleted if `delete` is set."""
         queue = place.queue
-        entry = queue.take_away(now, session) if delete else queue.take(now, session)
+        entry = queue.take_and_delete(now, session) if delete else queue.take(now, session)
         if entry is None:
             return None
         raw = self.payloads.read(entry.payload_id)
         if delete:
-            self._drop_payload(place.entity, entry)
+            self.registry.drop_payload(place.entity, entry.payload_id, entry.size)
         return entry, raw
 
-    def give_back(self, place: Place, entry: Entry, raw: bytes) -> None:
-        """A message that was taken away and could not be handed over comes in again, at the end of the queue."""
-        if place.entity.entity_id * 4 not in self.registry.owners:
+    def requeue(self, place: Place, entry: Entry, raw: bytes) -> None:
+        """Put a message that was deleted on receipt but never delivered back at the end of its queue."""
+        if place.entity.entity_id not in self.registry.by_id:
             return
         place.queue.append(
             self.payloads.add(raw),
@@ -195,14 +189,12 @@ class Namespace:
             result.append((entry, raw))
         return result
 
-    def _drop_payload(self, entity: QueueEntity, entry: Entry) -> None:
-        if self.payloads.drop(entry.payload_id) and isinstance(entity, SubscriptionEntity):
-            entity.topic.shared_bytes -= entry.size
-
     # -- settling
 
-    def held(self, place: Place, lock_tokens: Sequence[bytes], now: int, session_id: str | None = None) -> list[Entry]:
-        """The messages held under these tokens, each once; raises when one of the locks is lost."""
+    def locked_entries(
+        self, place: Place, lock_tokens: Sequence[bytes], now: int, session_id: str | None = None
+    ) -> list[Entry]:
+        """The messages locked with these tokens, each once. Raises if a lock is lost."""
         if session_id is not None and place.queue.requires_session:
             place.queue.held_session(session_id, now)
         try:
@@ -215,26 +207,26 @@ class Namespace:
             raise
 
     @staticmethod
-    def check_outcome(place: Place, outcome: Outcome) -> None:
-        """Raises for an outcome that messages of this queue cannot have."""
-        if isinstance(outcome, DeadLetter) and place.sub_queue is not SubQueue.MAIN:
-            raise NotAllowedError("A message in a dead-letter queue cannot be dead-lettered again: complete it.")
+    def check_settlement(place: Place, settlement: Settlement) -> None:
+        """Raise if messages of this queue cannot be settled in this way."""
+        if isinstance(settlement, DeadLetter) and place.sub_queue is not SubQueue.MAIN:
+            raise NotAllowedError("A message in a dead-letter queue cannot be dead-lettered again. Complete it.")
 
-    def settle(self, place: Place, entries: Sequence[Entry], outcome: Outcome, now: int) -> None:
-        self.check_outcome(place, outcome)
+    def settle(self, place: Place, entries: Sequence[Entry], settlement: Settlement, now: int) -> None:
+        self.check_settlement(place, settlement)
         place.entity.times.accessed_ms = now
         for entry in entries:
-            self._settle_one(place, entry, outcome, now)
+            self._settle_entry(place, entry, settlement, now)
         self._forward_returned(place, now)
 
     def _forward_returned(self, place: Place, now: int) -> None:
-        """A message that was held when its queue was told to forward goes on once it is given back."""
+        """Forward messages that were locked when forwarding was switched on, once they are released."""
         if place.sub_queue is SubQueue.MAIN and place.entity.description.forward_to is not None:
             self.router.forward_all(place.entity, now)
 
-    def _settle_one(self, place: Place, entry: Entry, outcome: Outcome, now: int) -> None:
+    def _settle_entry(self, place: Place, entry: Entry, settlement: Settlement, now: int) -> None:
         entity, queue = place.entity, place.queue
-        match outcome:
+        match settlement:
             case Complete():
                 self.router.discard(entity, queue, entry)
             case Release():
@@ -243,7 +235,7 @@ class Namespace:
                 if properties:
                     self.router.modify(entity, queue, entry, properties)
                 if queue.release(entry):
-                    self._wear_out(place, entry, now)
+                    self._dead_letter_exhausted(place, entry, now)
             case Defer(properties):
                 if properties:
                     self.router.modify(entity, queue, entry, properties)
@@ -251,14 +243,16 @@ class Namespace:
             case DeadLetter(reason, description, properties):
                 self.router.dead_letter(entity, queue, entry, now, reason, description, properties)
 
-    def _wear_out(self, place: Place, entry: Entry, now: int) -> None:
+    def _dead_letter_exhausted(self, place: Place, entry: Entry, now: int) -> None:
         description = f"Message could not be consumed after {entry.delivery_count} delivery attempts."
         self.router.dead_letter(place.entity, place.queue, entry, now, "MaxDeliveryCountExceeded", description)
 
-    def delete_batch(self, place: Place, count: int, enqueued_before_ms: int, now: int) -> int:
-        """Deletes up to `count` of the oldest active messages nobody holds; how many."""
+    def delete_batch(self, place: Place, count: int, enqueued_before_ms: int) -> int:
+        """Delete up to `count` of the oldest active, unlocked messages. Returns how many."""
         if place.queue.requires_session:
-            raise NotAllowedError(f"'{place.entity.path}' requires sessions: messages cannot be deleted in batches.")
+            raise NotAllowedError(
+                f"'{place.entity.path}' requires sessions: its messages cannot be deleted in batches."
+            )
         chosen: list[Entry] = []
         for entry in place.queue.entries.values():
             if len(chosen) >= count:
@@ -274,12 +268,12 @@ class Namespace:
     def accept_session(self, place: Place, session_id: str | None, holder: int, now: int) -> Session | None:
         if not place.queue.requires_session:
             raise NotAllowedError(
-                f"'{place.entity.path}' does not require sessions: open a receiver without a session."
+                f"'{place.entity.path}' does not require sessions. Open a receiver without a session."
             )
         return place.queue.accept_session(session_id, holder, now)
 
     def release_session(self, place: Place, session: Session) -> None:
-        """The holder closes it: what it held goes back as if it had not been delivered."""
+        """Release a session on behalf of its holder. Its locked messages count as not delivered."""
         place.queue.release_session(session, count=False)
 
     def list_sessions(self, place: Place, last_updated_ms: int | None, skip: int, top: int) -> list[str]:
@@ -291,18 +285,18 @@ class Namespace:
 
     # -- time
 
-    def bring_up(self, queue: MessageQueue, now: int) -> None:
-        """Lets time pass in one queue. Sessions whose holders lost them are noted in `lost_sessions`."""
+    def advance(self, queue: MessageQueue, now: int) -> None:
+        """Bring one queue up to `now`. Sessions whose locks expired are added to `lost_sessions`."""
         if queue.next_deadline() > now:
             return
-        owner = self.registry.owners.get(queue.queue_id & ~3)
+        owner = self.registry.by_id.get(entity_id_of(queue.queue_id))
         if owner is None:
             return
-        due = queue.due(now)
+        due = queue.collect_due(now)
         if isinstance(owner, QueueEntity):
-            place = Place(owner, queue, SubQueue(queue.queue_id & 3))
+            place = Place(owner, queue, sub_queue_of(queue.queue_id))
             for entry in due.undeliverable:
-                self._wear_out(place, entry, now)
+                self._dead_letter_exhausted(place, entry, now)
             for entry in due.expired:
                 if owner.description.dead_lettering_on_message_expiration:
                     text = "The message expired and was dead lettered."
@@ -315,14 +309,14 @@ class Namespace:
         self.lost_sessions.extend((queue, session) for session in due.lost_sessions)
         self.touched.add(queue)
 
-    def arm(self, queue: MessageQueue) -> None:
-        """Notes when the queue wants to be brought up again."""
+    def note_deadline(self, queue: MessageQueue) -> None:
+        """Note when the queue must be advanced again."""
         deadline = queue.next_deadline()
-        if deadline < NEVER_MS and deadline < self._armed.get(queue.queue_id, NEVER_MS):
-            self._armed[queue.queue_id] = deadline
+        if deadline < NEVER_MS and deadline < self._noted_deadlines.get(queue.queue_id, NEVER_MS):
+            self._noted_deadlines[queue.queue_id] = deadline
             heapq.heappush(self._deadlines, (deadline, queue.queue_id))
-            if len(self._deadlines) > max(FEW, 2 * len(self._armed)):
-                self._deadlines = sorted((when, queue_id) for queue_id, when in self._armed.items())
+            if len(self._deadlines) > max(COMPACTION_FLOOR, 2 * len(self._noted_deadlines)):
+                self._deadlines = sorted((when, queue_id) for queue_id, when in self._noted_deadlines.items())
 
     def next_deadline(self) -> int:
         return self._deadlines[0][0] if self._deadlines else NEVER_MS
@@ -332,18 +326,18 @@ class Namespace:
         return bool(self._deadlines)
 
     def due_queues(self, now: int) -> list[MessageQueue]:
-        """The queues whose armed deadline has come."""
+        """The queues whose deadline has passed."""
         queues = []
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, queue_id = heapq.heappop(self._deadlines)
-            if self._armed.get(queue_id) == deadline:
-                del self._armed[queue_id]
-            if queue_id & ~3 in self.registry.owners:
+            if self._noted_deadlines.get(queue_id) == deadline:
+                del self._noted_deadlines[queue_id]
+            if entity_id_of(queue_id) in self.registry.by_id:
                 queues.append(self.registry.queue_by_id(queue_id))
         return queues
 
     def idle_entities(self, now: int) -> list[Entity]:
-        """Entities nobody used for as long as their description allows."""
+        """The entities that have been idle for as long as their description allows."""
         return [
             entity
             for entity in self.registry.entities.values()
@@ -352,29 +346,29 @@ class Namespace:
         ]
 
     def count_loaded(self, queue_id: int, entry: Entry, counted: set[int]) -> None:
-        """Counts a loaded message towards its topic's size, once per payload (`counted` remembers)."""
-        owner = self.registry.owners[queue_id & ~3]
+        """Add a loaded message to its topic's size, once per payload (`counted` holds those already added)."""
+        owner = self.registry.owner(queue_id)
         if isinstance(owner, SubscriptionEntity) and entry.payload_id not in counted:
             counted.add(entry.payload_id)
             owner.topic.shared_bytes += entry.size
 
-    # -- looking
+    # -- counting
 
-    def counts(self, key: str) -> Counts:
+    def counts(self, key: str) -> MessageCounts:
         entity = self.registry.entity(key.lower())
         if isinstance(entity, TopicEntity):
-            return Counts(
+            return MessageCounts(
                 scheduled=entity.main.scheduled,
                 size_bytes=entity.size_bytes,
                 subscription_count=len(entity.subscriptions),
             )
-        dead = entity.depth(SubQueue.DEAD_LETTER)
-        transfer_dead = entity.depth(SubQueue.TRANSFER_DEAD_LETTER)
-        return Counts(
+        dead_letter = entity.depth(SubQueue.DEAD_LETTER)
+        transfer_dead_letter = entity.depth(SubQueue.TRANSFER_DEAD_LETTER)
+        return MessageCounts(
             active=entity.main.active,
-            dead_letter=dead,
+            dead_letter=dead_letter,
             scheduled=entity.main.scheduled,
-            transfer_dead_letter=transfer_dead,
+            transfer_dead_letter=transfer_dead_letter,
             size_bytes=entity.size_bytes,
-            message_count=len(entity.main) + dead + transfer_dead,
+            message_count=len(entity.main) + dead_letter + transfer_dead_letter,
         )

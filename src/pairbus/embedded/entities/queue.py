@@ -1,14 +1,15 @@
-"""One ordered queue: a queue's or subscription's messages, or those of one of its sub-queues.
+"""One ordered queue: the messages of a queue or subscription, or of one of its sub-queues.
 
 Theory of operation
-- A message stands in `entries` under its sequence number from the moment it is appended until it is removed.
-  Sequence numbers only grow, so the dictionary is in order.
-- A message that may be received stands in exactly one ready heap: the queue's, or its session's. Taking it gives it a
-  lock token and takes it off the heap; releasing puts it back at its old place, before younger messages.
-- Time enters as an argument. Locks, expiries and schedules stand in heaps whose stale items are skipped when they come
-  up, and cleared out when they are the most of it; `next_deadline` is when something may be due, `due` does it and says
-  what the namespace must carry elsewhere.
-- Everything that must survive a restart is written to `changes`. Locks are not: they are gone after a restart.
+- `entries` holds each message under its sequence number, from `append` until `remove`. Sequence numbers only grow, so
+  the dictionary is in order.
+- A message that can be received is in exactly one ready heap: the queue's or its session's. Taking it sets a lock token
+  and removes it from the heap; releasing it restores its old place, ahead of younger messages.
+- Time is an argument. Lock ends, expiries and schedules are heaps. Stale items are skipped when they come up, and
+  removed
+  when they outnumber the others. `next_deadline` says when something may be due; `collect_due` ends locks and returns
+  the messages that the namespace must move.
+- Everything that must survive a restart is written to `changes`. Locks do not survive one.
 """
 
 import heapq
@@ -27,13 +28,13 @@ from pairbus.embedded.errors import (
 )
 
 NEVER_MS = 1 << 62
-# A list with stale items is cleared out when it is longer than this and twice as long as it need be.
-FEW = 64
+# A list with stale items is compacted when it is longer than this and twice as long as necessary.
+COMPACTION_FLOOR = 64
 
 
 @dataclass(slots=True)
 class Session:
-    """The messages that share a session id, and who holds them."""
+    """The messages that share a session id, and the receiver that holds them."""
 
     session_id: str
     ready: list[int] = field(default_factory=list)
@@ -50,8 +51,8 @@ class Session:
 
 
 @dataclass(slots=True)
-class Due:
-    """What time has brought: messages the namespace must move on."""
+class DueWork:
+    """Messages that the namespace must move, and sessions whose locks expired."""
 
     expired: list[Entry] = field(default_factory=list)
     undeliverable: list[Entry] = field(default_factory=list)
@@ -60,7 +61,7 @@ class Due:
 
 
 class MessageQueue:
-    """Messages in order, with locks, sessions and deadlines. See the module's docstring for the rules."""
+    """Messages in order, with locks, sessions and deadlines. The module's docstring states the rules."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class MessageQueue:
         self.active = 0
         self.scheduled = 0
         self._changes = changes
-        # Whoever drives the queue looks here for queues with news: a ready message, a new deadline.
+        # A queue adds itself when it has a ready message or a new deadline.
         self._touched = touched
         self._next_token = next_token
         self._order: list[int] = []
@@ -95,7 +96,7 @@ class MessageQueue:
         self._session_ends: list[tuple[int, str]] = []
         self._expiries: list[tuple[int, int]] = []
         self._schedule: list[tuple[int, int]] = []
-        # Sessions that have a ready message, oldest arrival first: where "next available" looks.
+        # Free sessions with a ready message, oldest first: the candidates for "next available session".
         self._ready_sessions: OrderedDict[str, None] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -104,7 +105,7 @@ class MessageQueue:
     def __len__(self) -> int:
         return len(self.entries)
 
-    # -- arriving and leaving
+    # -- adding and removing
 
     def append(
         self,
@@ -139,7 +140,7 @@ class MessageQueue:
         return entry
 
     def load(self, entry: Entry) -> None:
-        """Takes an entry the store kept; entries are loaded in the order of their sequence numbers."""
+        """Add an entry from the store. Entries are loaded in the order of their sequence numbers."""
         self._insert(entry)
 
     def _insert(self, entry: Entry) -> None:
@@ -161,7 +162,7 @@ class MessageQueue:
                 heapq.heappush(self._expiries, (entry.expires_ms, number))
 
     def remove(self, entry: Entry) -> None:
-        """Takes the message out for good. The payload is the caller's to let go of."""
+        """Remove the message for good. The caller drops its payload."""
         self._unlock(entry)
         if entry.state is State.ACTIVE:
             self.active -= 1
@@ -172,25 +173,25 @@ class MessageQueue:
         session = self._known_session(entry)
         if session is not None:
             session.messages -= 1
-            if len(session.ready) > max(FEW, 2 * session.messages):
+            if len(session.ready) > max(COMPACTION_FLOOR, 2 * session.messages):
                 session.ready = sorted({number for number in session.ready if number in self.entries})
             self._forget_if_empty(session)
         self._changes().entry_drops.append((self.queue_id, entry.sequence_number))
-        self._clear_out()
+        self._compact()
 
-    def _clear_out(self) -> None:
-        """Forgets what points to messages that have left: they may have gone long before their deadlines."""
+    def _compact(self) -> None:
+        """Remove stale items: a message may leave long before its deadline."""
         entries = self.entries
-        most = max(FEW, 2 * len(entries))
-        if len(self._order) > most:
+        limit = max(COMPACTION_FLOOR, 2 * len(entries))
+        if len(self._order) > limit:
             self._order = list(entries)
-        if len(self._ready) > most:
+        if len(self._ready) > limit:
             self._ready = sorted({number for number in self._ready if number in entries})
-        if len(self._expiries) > most:
+        if len(self._expiries) > limit:
             self._expiries = sorted({item for item in self._expiries if item[1] in entries})
-        if len(self._schedule) > most:
+        if len(self._schedule) > limit:
             self._schedule = sorted(item for item in self._schedule if item[1] in entries)
-        if len(self._lock_ends) > max(FEW, 2 * len(self._locked)):
+        if len(self._lock_ends) > max(COMPACTION_FLOOR, 2 * len(self._locked)):
             self._lock_ends = sorted((entry.locked_until_ms, token) for token, entry in self._locked.items())
 
     # -- receiving
@@ -207,14 +208,14 @@ class MessageQueue:
         return False
 
     def take(self, now: int, session: Session | None = None) -> Entry | None:
-        """Locks the oldest message that may be received."""
+        """Lock the oldest message that can be received."""
         entry = self._next_ready(now, session)
         if entry is not None:
             self._lock(entry, now, session)
         return entry
 
-    def take_away(self, now: int, session: Session | None = None) -> Entry | None:
-        """Removes the oldest message that may be received: receive and delete."""
+    def take_and_delete(self, now: int, session: Session | None = None) -> Entry | None:
+        """Remove the oldest message that can be received."""
         entry = self._next_ready(now, session)
         if entry is not None:
             self.remove(entry)
@@ -226,7 +227,7 @@ class MessageQueue:
             entry = self.entries[heapq.heappop(heap)]
             if entry.expires_ms > now:
                 return entry
-            # Its time is over: it stays for `due`, which the expiry heap brings up, and nobody receives it.
+            # It has expired: nobody receives it, and `collect_due` returns it.
         return None
 
     def _lock(self, entry: Entry, now: int, session: Session | None) -> None:
@@ -268,16 +269,16 @@ class MessageQueue:
     def renew(self, token: bytes, now: int) -> int:
         entry = self.locked(token, now)
         if self.requires_session:
-            raise NotAllowedError("A message of a session has no lock of its own: renew the session's.")
+            raise NotAllowedError("A message in a session has no lock of its own. Renew the session's lock.")
         entry.locked_until_ms = now + self.lock_duration_ms
         heapq.heappush(self._lock_ends, (entry.locked_until_ms, token))
-        self._clear_out()
+        self._compact()
         return entry.locked_until_ms
 
     def release(self, entry: Entry, *, count: bool = True) -> bool:
-        """Gives a locked message back, one delivery older; True when it has had its last delivery.
+        """Unlock a message, and with `count` add one to its delivery count. True if that was its last delivery.
 
-        A deferred message stays deferred. The caller dead-letters a message that had its last delivery.
+        A deferred message stays deferred. The caller dead-letters a message after its last delivery.
         """
         self._unlock(entry)
         if count:
@@ -290,7 +291,7 @@ class MessageQueue:
             self._make_ready(entry, self._session_of(entry))
             if entry.expires_ms < NEVER_MS:
                 heapq.heappush(self._expiries, (entry.expires_ms, entry.sequence_number))
-        self._clear_out()
+        self._compact()
         return False
 
     def defer(self, entry: Entry) -> None:
@@ -302,7 +303,7 @@ class MessageQueue:
         self._changes().put_entry(self.queue_id, entry)
 
     def deferred(self, sequence_number: int, session_id: str | None = None) -> Entry:
-        """The deferred message with this number that nobody holds."""
+        """The deferred, unlocked message with this number."""
         entry = self.entries.get(sequence_number)
         if entry is None or entry.state is not State.DEFERRED or entry.lock_token is not None:
             raise MessageNotFoundError(
@@ -319,24 +320,24 @@ class MessageQueue:
         session = self._known_session(entry)
         self._lock(entry, now, session)
 
-    def repoint(self, entry: Entry, payload_id: int, size: int) -> None:
-        """The message's bytes were rewritten: the entry now stands for the new payload."""
+    def replace_payload(self, entry: Entry, payload_id: int, size: int) -> None:
+        """Point the entry to the rewritten bytes of its message."""
         self.size_bytes += size - entry.size
         entry.payload_id = payload_id
         entry.size = size
         self._changes().put_entry(self.queue_id, entry)
 
-    # -- looking
+    # -- reading
 
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> Iterator[Entry]:
         position = bisect_left(self._order, from_sequence)
-        found = 0
-        while position < len(self._order) and found < count:
+        yielded = 0
+        while position < len(self._order) and yielded < count:
             entry = self.entries.get(self._order[position])
             position += 1
             if entry is None or (session_id is not None and entry.session_id != session_id):
                 continue
-            found += 1
+            yielded += 1
             yield entry
 
     def scheduled_entry(self, sequence_number: int) -> Entry:
@@ -353,7 +354,7 @@ class MessageQueue:
         return self.session(entry.session_id)
 
     def _known_session(self, entry: Entry) -> Session | None:
-        """The entry's session, if it is remembered. An empty text is a session id like any other."""
+        """The entry's session, if it exists. An empty string is a valid session id."""
         if not self.requires_session or entry.session_id is None:
             return None
         return self.sessions.get(entry.session_id)
@@ -386,7 +387,7 @@ class MessageQueue:
         return None
 
     def accept_session(self, session_id: str | None, holder: int, now: int) -> Session | None:
-        """Locks the session for `holder`; without an id the next one that has messages, None when there is none."""
+        """Lock a session for `holder`. Without an id it is the next free one with messages; None if there is none."""
         if session_id is None:
             session = self._first_ready_session()
             if session is None:
@@ -416,11 +417,11 @@ class MessageQueue:
         session = self.held_session(session_id, now)
         session.locked_until_ms = now + self.lock_duration_ms
         heapq.heappush(self._session_ends, (session.locked_until_ms, session_id))
-        self._clear_out_sessions()
+        self._compact_sessions()
         return session.locked_until_ms
 
-    def _clear_out_sessions(self) -> None:
-        if len(self._session_ends) > max(FEW, 2 * len(self.sessions)):
+    def _compact_sessions(self) -> None:
+        if len(self._session_ends) > max(COMPACTION_FLOOR, 2 * len(self.sessions)):
             self._session_ends = sorted(
                 (session.locked_until_ms, session.session_id)
                 for session in self.sessions.values()
@@ -428,23 +429,23 @@ class MessageQueue:
             )
 
     def release_session(self, session: Session, *, count: bool) -> list[Entry]:
-        """Lets the session go; what was held goes back, one delivery older if `count` (the lock ended by itself).
+        """Release the session and its messages, counting a delivery if `count` is set (the lock expired).
 
         Returns the messages that had their last delivery.
         """
         self._touched.add(self)
         session.holder = None
         session.locked_until_ms = 0
-        worn_out = []
+        exhausted = []
         for number in sorted(session.held):
             entry = self.entries[number]
             if self.release(entry, count=count):
-                worn_out.append(entry)
+                exhausted.append(entry)
         if session.ready:
             self._ready_sessions[session.session_id] = None
         self._forget_if_empty(session)
-        self._clear_out_sessions()
-        return worn_out
+        self._compact_sessions()
+        return exhausted
 
     def set_session_state(self, session_id: str, state: bytes | None, now: int) -> None:
         session = self.session(session_id)
@@ -460,16 +461,16 @@ class MessageQueue:
     # -- time
 
     def next_deadline(self) -> int:
-        """When something may be due; NEVER_MS when nothing is pending."""
+        """The earliest time at which something may be due, or NEVER_MS."""
         deadline = NEVER_MS
         for heap in (self._lock_ends, self._session_ends, self._expiries, self._schedule):
             if heap:
                 deadline = min(deadline, heap[0][0])
         return deadline
 
-    def due(self, now: int) -> Due:
-        """Brings the queue up to `now`: locks end, and what must leave the queue is handed to the caller."""
-        result = Due()
+    def collect_due(self, now: int) -> DueWork:
+        """End the locks that expired by `now`, and return the messages that must leave the queue."""
+        result = DueWork()
         while self._lock_ends and self._lock_ends[0][0] <= now:
             until, token = heapq.heappop(self._lock_ends)
             entry = self._locked.get(token)
@@ -481,13 +482,13 @@ class MessageQueue:
             if session is not None and session.holder is not None and session.locked_until_ms == until:
                 result.lost_sessions.append(session)
                 result.undeliverable.extend(self.release_session(session, count=True))
-        worn_out = {entry.sequence_number for entry in result.undeliverable}
+        exhausted = {entry.sequence_number for entry in result.undeliverable}
         expired: dict[int, Entry] = {}
         while self._expiries and self._expiries[0][0] <= now:
             _, number = heapq.heappop(self._expiries)
             entry = self.entries.get(number)
-            # A held message is given back first: its release puts it on the expiry heap again.
-            if entry is None or number in worn_out:
+            # A locked message expires later: its release puts it on the expiry heap again.
+            if entry is None or number in exhausted:
                 continue
             if entry.state is State.ACTIVE and entry.lock_token is None:
                 expired[number] = entry

@@ -1,8 +1,7 @@
-"""Which entities there are: creating, changing, finding, listing and deleting them.
+"""The entities of a namespace: creating, updating, finding, listing and deleting them.
 
-Invariants: an entity stands in `entities` under its lower-case path; a subscription also in its topic's
-`subscriptions`; an id is never given twice; whatever is made, changed or deleted here is written to `changes` in the
-same step.
+Invariants: `entities` holds every entity under its path in lower case; a topic's `subscriptions` holds its
+subscriptions too; an id is never used twice; every change made here is written to `changes` in the same step.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,19 +16,30 @@ from pairbus.embedded.entities.descriptions import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
+    forward_targets,
+    from_json,
+    to_json,
 )
 from pairbus.embedded.entities.entity import (
+    NO_DELIVERY_LIMIT,
     Entity,
+    EntityTimes,
     QueueEntity,
     Rule,
-    Seen,
+    SeenMessageIds,
     SubscriptionEntity,
-    Times,
     TopicEntity,
 )
 from pairbus.embedded.entities.filters import MessageView, MutableMessageView, compile_action, compile_filter
 from pairbus.embedded.entities.message import Changes, Payloads
-from pairbus.embedded.entities.paths import SubQueue, rule_path, subscription_key, subscription_path
+from pairbus.embedded.entities.paths import (
+    SubQueue,
+    entity_id_of,
+    queue_id_of,
+    rule_path,
+    sub_queue_of,
+    subscription_path,
+)
 from pairbus.embedded.entities.queue import MessageQueue
 from pairbus.embedded.errors import EntityExistsError, EntityNotFoundError, InvalidError, Limits, QuotaExceededError
 
@@ -47,7 +57,7 @@ class Registry:
     ) -> None:
         self.entities: dict[str, Entity] = {}
         self.touched: set[MessageQueue] = set()
-        self.owners: dict[int, Entity] = {}
+        self.by_id: dict[int, Entity] = {}
         self.authorization_rules: tuple[AuthorizationRule, ...] = ()
         self._changes = changes
         self._payloads = payloads
@@ -70,22 +80,22 @@ class Registry:
         return entity
 
     def subscription(self, topic: str, name: str) -> SubscriptionEntity:
-        found = self.topic(topic).subscriptions.get(name.lower())
-        if found is None:
+        subscription = self.topic(topic).subscriptions.get(name.lower())
+        if subscription is None:
             raise _not_found(subscription_path(topic, name))
-        return found
+        return subscription
 
     def rule(self, topic: str, subscription: str, name: str) -> Rule:
-        found = self.subscription(topic, subscription).rules.get(name.lower())
-        if found is None:
+        rule = self.subscription(topic, subscription).rules.get(name.lower())
+        if rule is None:
             raise _not_found(rule_path(topic, subscription, name))
-        return found
+        return rule
 
     def entity(self, key: str) -> Entity:
-        found = self.entities.get(key)
-        if found is None:
+        entity = self.entities.get(key)
+        if entity is None:
             raise _not_found(key)
-        return found
+        return entity
 
     def queues(self) -> Iterator[QueueEntity]:
         return (entity for _, entity in sorted(self.entities.items()) if type(entity) is QueueEntity)
@@ -93,13 +103,13 @@ class Registry:
     def topics(self) -> Iterator[TopicEntity]:
         return (entity for _, entity in sorted(self.entities.items()) if type(entity) is TopicEntity)
 
-    # -- making and changing
+    # -- creating and updating
 
     def create_queue(self, description: QueueDescription, now: int) -> QueueEntity:
         description.validate()
         self._check_free(description.name)
         self._check_targets(description)
-        entity = self._add_queue(self._take_id(), description, Times(now, now, now))
+        entity = self._add_queue(self._take_id(), description, EntityTimes(now, now, now))
         self._write(entity)
         return entity
 
@@ -115,7 +125,7 @@ class Registry:
     def create_topic(self, description: TopicDescription, now: int) -> TopicEntity:
         description.validate()
         self._check_free(description.name)
-        entity = self._add_topic(self._take_id(), description, Times(now, now, now))
+        entity = self._add_topic(self._take_id(), description, EntityTimes(now, now, now))
         self._write(entity)
         return entity
 
@@ -133,13 +143,13 @@ class Registry:
             raise _exists(subscription_path(description.topic, description.name))
         if len(topic.subscriptions) >= self._limits.max_subscriptions_per_topic:
             raise QuotaExceededError(
-                f"The topic '{topic.path}' has {len(topic.subscriptions)} subscriptions, the most it may have."
+                f"The topic '{topic.path}' has {len(topic.subscriptions)} subscriptions, which is the maximum."
             )
         self._check_targets(description)
         rule = description.default_rule or DEFAULT_RULE
         compiled = _compile(rule)
         description = replace(description, topic=topic.description.name, default_rule=None)
-        entity = self._add_subscription(self._take_id(), description, Times(now, now, now))
+        entity = self._add_subscription(self._take_id(), description, EntityTimes(now, now, now))
         self._write(entity)
         self._add_rule(entity, replace(rule, created_ms=now), compiled, now)
         return entity
@@ -172,9 +182,9 @@ class Registry:
         self._write_rule(self.subscription(topic, subscription), rule, now)
         return rule.description
 
-    def set_authorization_rules(self, rules: tuple[AuthorizationRule, ...], text: str) -> None:
+    def set_authorization_rules(self, rules: tuple[AuthorizationRule, ...]) -> None:
         self.authorization_rules = rules
-        self._changes().settings["authorization_rules"] = text
+        self._changes().settings["authorization_rules"] = to_json(rules)
 
     # -- deleting
 
@@ -205,10 +215,9 @@ class Registry:
         for queue in list(queues):
             for entry in list(queue.entries.values()):
                 queue.remove(entry)
-                if self._payloads.drop(entry.payload_id) and isinstance(entity, SubscriptionEntity):
-                    entity.topic.shared_bytes -= entry.size
-            self.owners.pop(queue.queue_id, None)
+                self.drop_payload(entity, entry.payload_id, entry.size)
             self.touched.discard(queue)
+        del self.by_id[entity.entity_id]
         if isinstance(entity, SubscriptionEntity):
             for rule in entity.rules.values():
                 self._changes().entities.append(rule.entity_id)
@@ -216,45 +225,52 @@ class Registry:
         self.entities.pop(entity.path.lower(), None)
         self._changes().entities.append(entity.entity_id)
 
-    # -- coming back from the store
+    def drop_payload(self, entity: Entity, payload_id: int, size: int) -> None:
+        """One message of the entity no longer needs the payload."""
+        if self._payloads.drop(payload_id) and isinstance(entity, SubscriptionEntity):
+            entity.topic.shared_bytes -= size
 
-    def load(self, entity_id: int, kind: str, path: str, text: str, times: Times) -> None:
-        """Takes an entity the store kept. Topics come before subscriptions, subscriptions before rules."""
+    # -- loading and stopping
+
+    def load(self, entity_id: int, kind: str, path: str, text: str, times: EntityTimes) -> None:
+        """Add an entity from the store. Topics come before subscriptions, subscriptions before rules."""
         self._next_id = max(self._next_id, entity_id + 1)
         match kind:
             case "queue":
-                self._add_queue(entity_id, QueueDescription.from_json(text), times)
+                self._add_queue(entity_id, from_json(QueueDescription, text), times)
             case "topic":
-                self._add_topic(entity_id, TopicDescription.from_json(text), times)
+                self._add_topic(entity_id, from_json(TopicDescription, text), times)
             case "subscription":
-                self._add_subscription(entity_id, SubscriptionDescription.from_json(text), times)
+                self._add_subscription(entity_id, from_json(SubscriptionDescription, text), times)
             case "rule":
                 key = path.lower().partition("/rules/")[0]
                 owner = self.entities[key]
                 assert isinstance(owner, SubscriptionEntity)
-                description = RuleDescription.from_json(text)
+                description = from_json(RuleDescription, text)
                 matches, act = _compile(description)
                 owner.rules[description.name.lower()] = Rule(entity_id, description, matches, act)
 
-    def queue_by_id(self, queue_id: int) -> MessageQueue:
-        owner = self.owners[queue_id & ~3]
-        if isinstance(owner, QueueEntity):
-            return owner.queue(SubQueue(queue_id & 3))
-        return owner.main
+    def owner(self, queue_id: int) -> Entity:
+        return self.by_id[entity_id_of(queue_id)]
 
-    def touch_times(self) -> list[tuple[int, int]]:
-        """When each entity was last used, for the store to keep when the namespace stops."""
+    def queue_by_id(self, queue_id: int) -> MessageQueue:
+        owner = self.owner(queue_id)
+        return owner.queue(sub_queue_of(queue_id)) if isinstance(owner, QueueEntity) else owner.main
+
+    def access_times(self) -> list[tuple[int, int]]:
+        """When each entity was last used, for the store to write when the namespace stops."""
         return [(entity.times.accessed_ms, entity.entity_id) for entity in self.entities.values()]
 
     def start_idle_times(self, now: int) -> None:
-        """Nobody can use an entity of a namespace that is stopped, and a killed one has not kept when its entities
-        were last used: those that are deleted when idle begin anew.
+        """Restart the idle time of entities that are deleted when idle.
+
+        Nobody could use them while the namespace was stopped, and a killed namespace did not write the access times.
         """
         for entity in self.entities.values():
             if entity.description.auto_delete_on_idle_ms < FOREVER_MS:
                 entity.times.accessed_ms = max(entity.times.accessed_ms, now)
 
-    # -- small steps
+    # -- steps of the above
 
     def _take_id(self) -> int:
         entity_id = self._next_id
@@ -274,27 +290,24 @@ class Registry:
             requires_session=requires_session,
         )
 
-    def _add_queue(self, entity_id: int, description: QueueDescription, times: Times) -> QueueEntity:
-        entity = QueueEntity(entity_id, description, times, self._make_queue)
-        self.entities[description.name.lower()] = entity
-        self.owners[entity_id * 4] = entity
-        return entity
+    def _add_queue(self, entity_id: int, description: QueueDescription, times: EntityTimes) -> QueueEntity:
+        return self._add(QueueEntity(entity_id, description, times, self._make_queue))
 
-    def _add_topic(self, entity_id: int, description: TopicDescription, times: Times) -> TopicEntity:
-        main = self._make_queue(entity_id * 4, 60_000, 1 << 31, False)
-        entity = TopicEntity(entity_id, description, times, main, Seen(entity_id))
-        self.entities[description.name.lower()] = entity
-        self.owners[entity_id * 4] = entity
-        return entity
+    def _add_topic(self, entity_id: int, description: TopicDescription, times: EntityTimes) -> TopicEntity:
+        main = self._make_queue(queue_id_of(entity_id, SubQueue.MAIN), 60_000, NO_DELIVERY_LIMIT, False)
+        return self._add(TopicEntity(entity_id, description, times, main, SeenMessageIds(entity_id)))
 
     def _add_subscription(
-        self, entity_id: int, description: SubscriptionDescription, times: Times
+        self, entity_id: int, description: SubscriptionDescription, times: EntityTimes
     ) -> SubscriptionEntity:
         topic = self.topic(description.topic)
         entity = SubscriptionEntity(entity_id, description, times, self._make_queue, topic)
         topic.subscriptions[description.name.lower()] = entity
-        self.entities[subscription_key(description.topic, description.name)] = entity
-        self.owners[entity_id * 4] = entity
+        return self._add(entity)
+
+    def _add(self, entity: E) -> E:
+        self.entities[entity.path.lower()] = entity
+        self.by_id[entity.entity_id] = entity
         return entity
 
     def _add_rule(self, owner: SubscriptionEntity, description: RuleDescription, compiled: Compiled, now: int) -> None:
@@ -306,19 +319,16 @@ class Registry:
         if name.lower() in self.entities:
             raise _exists(name)
         if len(self.entities) >= self._limits.max_entities:
-            raise QuotaExceededError(f"The namespace has {len(self.entities)} entities, the most it may have.")
+            raise QuotaExceededError(f"The namespace has {len(self.entities)} entities, which is the maximum.")
 
     def _check_targets(self, description: QueueDescription | SubscriptionDescription) -> None:
         own_key = description.name.lower() if isinstance(description, QueueDescription) else None
-        for field_name, target in (
-            ("ForwardTo", description.forward_to),
-            ("ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_messages_to),
-        ):
-            if target is None or target.lower() == own_key:
+        for name, target in forward_targets(description):
+            if target.lower() == own_key:
                 continue
             if isinstance(self.entities.get(target.lower()), SubscriptionEntity | None):
                 raise InvalidError(
-                    f"{field_name} names '{target}', which is no queue or topic of this namespace: create it first."
+                    f"{name} names '{target}', which is not a queue or topic of this namespace. Create it first."
                 )
 
     def _updated(self, entity: E, now: int) -> E:
@@ -334,7 +344,7 @@ class Registry:
                 entity.entity_id,
                 kind,
                 entity.path,
-                entity.description.to_json(),
+                to_json(entity.description),
                 times.created_ms,
                 times.updated_ms,
                 times.accessed_ms,
@@ -342,8 +352,8 @@ class Registry:
         )
 
     def _write_rule(self, owner: SubscriptionEntity, rule: Rule, now: int) -> None:
-        path = f"{owner.path}/Rules/{rule.description.name}"
-        text = rule.description.to_json()
+        path = rule_path(owner.topic.path, owner.description.name, rule.description.name)
+        text = to_json(rule.description)
         self._changes().entities.append((rule.entity_id, "rule", path, text, rule.description.created_ms, now, now))
 
 
@@ -357,4 +367,4 @@ def _not_found(path: str) -> EntityNotFoundError:
 
 
 def _exists(path: str) -> EntityExistsError:
-    return EntityExistsError(f"The messaging entity '{path}' exists already. Choose another name, or update it.")
+    return EntityExistsError(f"The messaging entity '{path}' already exists. Choose another name, or update it.")

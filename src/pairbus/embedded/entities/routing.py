@@ -1,9 +1,10 @@
-"""Where a message goes: into a queue, to subscriptions, on to a forward target, or to a dead-letter queue.
+"""Where a message goes: to a queue, to subscriptions, on to a forward target, or to a dead-letter queue.
 
-A send is checked whole before anything of it is stored: either every message of a batch is accepted or none.
+A send is checked as a whole before any of it is stored: either all messages of a batch are accepted or none.
 
-A message that is forwarded knows its *way*, the entities it came through. It ends in a transfer dead-letter queue after
-so many of them, and as soon as it would come back to one: a topic whose subscriptions forward to it would make it many.
+A forwarded message carries its *route*, the entities it passed. After the maximum number of hops, or when it would
+return to an entity it has passed, it goes to a transfer dead-letter queue: a topic whose subscriptions forward back to
+it would otherwise multiply it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from pairbus.embedded.entities.entity import (
 )
 from pairbus.embedded.entities.filters import EvaluationError
 from pairbus.embedded.entities.filters.views import MessageProperties, with_action_applied
-from pairbus.embedded.entities.message import Changes, Entry, Incoming, Payloads, State
+from pairbus.embedded.entities.message import Changes, Entry, IncomingMessage, Payloads, State
 from pairbus.embedded.entities.paths import SubQueue, parse_address
 from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue
 from pairbus.embedded.entities.registry import Registry
@@ -34,14 +35,14 @@ from pairbus.embedded.errors import (
 )
 
 MEGABYTE = 1024 * 1024
-# The last millisecond of the year 9999, where the service's own times end.
+# The last millisecond of the year 9999, the latest time the service knows.
 LATEST_MS = 253_402_300_799_999
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
-# Lower-case paths, the first entity first.
-Way = tuple[str, ...]
+# Paths in lower case, first entity first.
+Route = tuple[str, ...]
 
 
 class Router:
@@ -54,11 +55,11 @@ class Router:
     # -- sending
 
     def sendable(self, path: str) -> Entity:
-        """The queue or topic that takes sends under this path."""
+        """The queue or topic at this path, if clients may send to it."""
         address = parse_address(path)
         entity = self._registry.entity(address.key)
         if address.sub_queue is not SubQueue.MAIN or isinstance(entity, SubscriptionEntity):
-            raise NotAllowedError(f"'{path}' takes no sends: send to a queue or a topic.")
+            raise NotAllowedError(f"'{path}' does not accept sends. Send to a queue or a topic.")
         if entity.description.status in ("Disabled", "SendDisabled"):
             raise EntityDisabledError(
                 f"Messaging entity '{entity.path}' is currently disabled for sending (status "
@@ -66,20 +67,19 @@ class Router:
             )
         return entity
 
-    def check(self, entity: Entity, messages: Sequence[Incoming]) -> None:
-        """Raises for the first message the entity must refuse."""
+    def check(self, entity: Entity, messages: Sequence[IncomingMessage]) -> None:
+        """Raise for the first message that the entity must refuse."""
         limits = self._limits
         arriving = 0
         needs_session = isinstance(entity, QueueEntity) and entity.description.requires_session
         for message in messages:
             if message.size > limits.max_message_bytes:
                 raise MessageTooLargeError(
-                    f"The message is {message.size} bytes long; '{entity.path}' takes at most "
-                    f"{limits.max_message_bytes}."
+                    f"The message has {message.size} bytes. '{entity.path}' accepts at most {limits.max_message_bytes}."
                 )
             if message.facts.application_properties_size > limits.max_properties_bytes:
                 raise MessageTooLargeError(
-                    f"The application properties take {message.facts.application_properties_size} bytes; at most "
+                    f"The application properties have {message.facts.application_properties_size} bytes. At most "
                     f"{limits.max_properties_bytes} are allowed."
                 )
             if needs_session and message.session_id is None and not message.is_ping:
@@ -90,11 +90,11 @@ class Router:
             for name, value in (("MessageId", message.message_id), ("SessionId", message.session_id)):
                 if value is not None and len(value) > limits.max_id_length:
                     raise InvalidError(
-                        f"The {name} has {len(value)} characters; at most {limits.max_id_length} are allowed."
+                        f"The {name} has {len(value)} characters. At most {limits.max_id_length} are allowed."
                     )
             if message.scheduled_ms is not None and message.scheduled_ms > LATEST_MS:
                 raise InvalidError(
-                    f"The scheduled enqueue time {message.scheduled_ms} is after the year 9999: choose an earlier one."
+                    f"The scheduled enqueue time {message.scheduled_ms} is after the year 9999. Choose an earlier time."
                 )
             arriving += message.size
         self._check_quota(entity, arriving)
@@ -110,12 +110,12 @@ class Router:
                 f"{entity.size_bytes} of {limit} bytes."
             )
 
-    def send(self, entity: Entity, messages: Sequence[Incoming], now: int) -> list[int]:
-        """Takes messages that `check` has passed; their sequence numbers, 0 for what is not kept here."""
+    def send(self, entity: Entity, messages: Sequence[IncomingMessage], now: int) -> list[int]:
+        """Store messages that passed `check`. Returns their sequence numbers, 0 for a message that is not kept here."""
         entity.times.accessed_ms = now
         return [self._accept(entity, message, now) for message in messages]
 
-    def _accept(self, entity: Entity, message: Incoming, now: int) -> int:
+    def _accept(self, entity: Entity, message: IncomingMessage, now: int) -> int:
         if message.is_ping:
             entity.pings += 1
             return 0
@@ -125,7 +125,7 @@ class Router:
             return self.schedule(entity, message, now)
         return self.enqueue(entity, message.raw, message.facts, now)
 
-    def _is_duplicate(self, entity: Entity, message: Incoming, now: int) -> bool:
+    def _is_duplicate(self, entity: Entity, message: IncomingMessage, now: int) -> bool:
         description = entity.description
         if isinstance(description, SubscriptionDescription):
             return False
@@ -134,7 +134,7 @@ class Router:
         window = description.duplicate_detection_history_time_window_ms
         return entity.seen.is_duplicate(message.message_id, now, window, self._changes())
 
-    def schedule(self, entity: Entity, message: Incoming, now: int) -> int:
+    def schedule(self, entity: Entity, message: IncomingMessage, now: int) -> int:
         entry = entity.main.append(
             self._payloads.add(message.raw),
             message.size,
@@ -147,7 +147,7 @@ class Router:
         return entry.sequence_number
 
     def activate(self, entity: Entity, entry: Entry, now: int) -> None:
-        """A scheduled message's time has come: it is enqueued as if it had just been sent."""
+        """Enqueue a scheduled message that is due, as if it had just been sent."""
         raw = self._payloads.read(entry.payload_id)
         self.discard(entity, entity.main, entry)
         self.enqueue(entity, raw, read_facts(raw), now)
@@ -155,14 +155,14 @@ class Router:
     # -- placing
 
     def enqueue(
-        self, entity: Entity, raw: bytes, facts: Facts, now: int, *, way: Way = (), origin: str | None = None
+        self, entity: Entity, raw: bytes, facts: Facts, now: int, *, route: Route = (), origin: str | None = None
     ) -> int:
-        way = (*way, entity.path.lower())
+        route = (*route, entity.path.lower())
         if isinstance(entity, TopicEntity):
-            self._publish(entity, raw, facts, now, way, origin)
+            self._publish(entity, raw, facts, now, route, origin)
             return 0
         if entity.description.forward_to is not None:
-            self._forward(entity, entity.description.forward_to, raw, facts, now, way, origin)
+            self._forward(entity, entity.description.forward_to, raw, facts, now, route, origin)
             return 0
         return self._place(entity, self._payloads.add(raw), len(raw), facts, now, origin).sequence_number
 
@@ -190,7 +190,9 @@ class Router:
             origin=origin,
         )
 
-    def _publish(self, topic: TopicEntity, raw: bytes, facts: Facts, now: int, way: Way, origin: str | None) -> None:
+    def _publish(
+        self, topic: TopicEntity, raw: bytes, facts: Facts, now: int, route: Route, origin: str | None
+    ) -> None:
         shared_payload: int | None = None
         view = MessageProperties.of_facts(facts, size=len(raw), enqueued_ms=now)
         for subscription in topic.subscriptions.values():
@@ -200,7 +202,7 @@ class Router:
             forward_to = subscription.description.forward_to
             if forward_to is not None:
                 for copy in [raw] * plain + changed:
-                    self._forward(subscription, forward_to, copy, read_facts(copy), now, way, origin)
+                    self._forward(subscription, forward_to, copy, read_facts(copy), now, route, origin)
                 continue
             if plain:
                 if shared_payload is None:
@@ -216,7 +218,7 @@ class Router:
     def _copies(
         self, subscription: SubscriptionEntity, raw: bytes, view: MessageProperties, now: int
     ) -> tuple[bool, list[bytes]]:
-        """What the subscription's rules make of a message: the plain one (once at most), and one per action."""
+        """The copies a subscription gets: whether it gets the original, and one changed copy per matching action."""
         plain = False
         changed: list[bytes] = []
         for rule in subscription.rules.values():
@@ -241,14 +243,14 @@ class Router:
     def _changed_copy(self, raw: bytes, changed: MessageProperties) -> bytes:
         copy = with_action_applied(raw, changed)
         if len(copy) > self._limits.max_message_bytes:
-            raise EvaluationError(f"the action makes the message {len(copy)} bytes long, more than is allowed")
+            raise EvaluationError(f"the action makes the message {len(copy)} bytes long, which is too large")
         return copy
 
     def _place_in_subscription(
         self, subscription: SubscriptionEntity, payload_id: int, raw: bytes, facts: Facts, now: int
     ) -> None:
         if subscription.description.requires_session and facts.session_id is None:
-            self._payloads_dropped(subscription, payload_id, len(raw))
+            self._registry.drop_payload(subscription, payload_id, len(raw))
             self._dead_letter_raw(
                 subscription,
                 raw,
@@ -262,22 +264,18 @@ class Router:
     # -- leaving
 
     def discard(self, entity: Entity, queue: MessageQueue, entry: Entry) -> None:
-        """The message leaves the namespace."""
+        """Delete a message."""
         queue.remove(entry)
-        self._payloads_dropped(entity, entry.payload_id, entry.size)
-
-    def _payloads_dropped(self, entity: Entity, payload_id: int, size: int) -> None:
-        if self._payloads.drop(payload_id) and isinstance(entity, SubscriptionEntity):
-            entity.topic.shared_bytes -= size
+        self._registry.drop_payload(entity, entry.payload_id, entry.size)
 
     def modify(self, entity: QueueEntity, queue: MessageQueue, entry: Entry, properties: Mapping[str, Any]) -> None:
-        """Sets application properties on a stored message, for this entry alone."""
+        """Set application properties on a stored message, for this entry only."""
         raw = with_dead_letter_properties(self._payloads.read(entry.payload_id), None, None, properties)
         old_payload, old_size = entry.payload_id, entry.size
-        queue.repoint(entry, self._payloads.add(raw), len(raw))
+        queue.replace_payload(entry, self._payloads.add(raw), len(raw))
         if isinstance(entity, SubscriptionEntity):
             entity.topic.shared_bytes += len(raw)
-        self._payloads_dropped(entity, old_payload, old_size)
+        self._registry.drop_payload(entity, old_payload, old_size)
 
     def dead_letter(
         self,
@@ -289,7 +287,7 @@ class Router:
         description: str | None,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Moves a message to the dead-letter queue, or to where the entity forwards its dead letters."""
+        """Move a message to the dead-letter queue, or to the entity's forward target for dead letters."""
         raw = self._payloads.read(entry.payload_id)
         raw = with_dead_letter_properties(raw, reason, description, properties or {})
         self.discard(entity, queue, entry)
@@ -310,8 +308,8 @@ class Router:
     ) -> None:
         target = entity.description.forward_dead_lettered_messages_to
         if target is not None:
-            way = (f"{entity.path}/$DeadLetterQueue".lower(),)
-            self._forward(entity, target, raw, read_facts(raw), now, way, entity.path)
+            route = (f"{entity.path}/$DeadLetterQueue".lower(),)
+            self._forward(entity, target, raw, read_facts(raw), now, route, entity.path)
             return
         self._to_sub_queue(entity, SubQueue.DEAD_LETTER, raw, enqueued_ms, delivery_count, session_id)
 
@@ -336,7 +334,7 @@ class Router:
             entity.topic.shared_bytes += len(raw)
 
     def forward_all(self, entity: QueueEntity, now: int) -> None:
-        """An entity that was told to forward sends on what already waits in it."""
+        """Forward the messages that were already waiting when forwarding was switched on."""
         target = entity.description.forward_to
         if target is None:
             return
@@ -352,18 +350,18 @@ class Router:
         raw: bytes,
         facts: Facts,
         now: int,
-        way: Way,
+        route: Route,
         origin: str | None,
     ) -> None:
-        """Carries a message on; what the target cannot take waits in the source's transfer dead-letter queue."""
-        if len(way) > self._limits.forward_hops:
+        """Forward a message. If the target refuses it, it goes to the source's transfer dead-letter queue."""
+        if len(route) > self._limits.forward_hops:
             reason = "MaxTransferHopCountExceeded"
-            detail = f"The message was forwarded {len(way) - 1} times, the most that is allowed."
-        elif target.lower() in way:
+            detail = f"The message was forwarded {len(route) - 1} times, which is the maximum."
+        elif target.lower() in route:
             reason = "MaxTransferHopCountExceeded"
-            detail = f"The message came through '{target}' already and would be forwarded in circles."
+            detail = f"The message has already passed '{target}' and would be forwarded in circles."
         else:
-            message = Incoming.from_raw(raw)
+            message = IncomingMessage.from_raw(raw)
             try:
                 entity = self.sendable(target)
                 self.check(entity, [message])
@@ -371,7 +369,7 @@ class Router:
                 reason, detail = "ForwardTargetRefused", error.description
             else:
                 if not self._is_duplicate(entity, message, now):
-                    self.enqueue(entity, raw, facts, now, way=way, origin=origin)
+                    self.enqueue(entity, raw, facts, now, route=route, origin=origin)
                 return
         raw = with_dead_letter_properties(raw, reason, detail, {})
         self._to_sub_queue(source, SubQueue.TRANSFER_DEAD_LETTER, raw, now, 0, facts.session_id)
