@@ -1,6 +1,6 @@
 """Keeps applications sending when an Azure Service Bus namespace is down.
 
-`pair_namespace` joins a primary namespace with a secondary one; the paired client it returns is used like the
+`pair_namespace` joins a primary namespace with a secondary one and returns a paired client, which is used like the
 SDK's `ServiceBusClient`. `pairbus.aio` has the same names for asyncio.
 """
 
@@ -28,9 +28,8 @@ from pairbus.failover.states import EntityState
 if TYPE_CHECKING:
     from pairbus.pairing._sync.client import PairedServiceBusClient, pair_namespace
     from pairbus.pairing._sync.sender import PairedServiceBusSender
-    from pairbus.pairing.events import TransitionEvent
-    from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-    from pairbus.pairing.queues import BacklogQueues
+    from pairbus.pairing.observers import TransitionEvent
+    from pairbus.pairing.options import BacklogQueues, SendAvailabilityPairedNamespaceOptions
 
 __version__ = "0.1.0.dev0"
 
@@ -56,16 +55,16 @@ __all__ = [
     "pair_namespace",
 ]
 
-# The application decides where log lines go; without this Python prints warnings to stderr on its own.
+# The application decides where log lines go; without this Python prints warnings to stderr.
 logging.getLogger("pairbus").addHandler(logging.NullHandler())
 
-# The SDK is imported when one of these is first asked for: the server and the command line do without it.
+# Imported on first access, because these names import the SDK, which the server and the command line do not need.
 _HOMES = {
-    "BacklogQueues": "pairbus.pairing.queues",
+    "BacklogQueues": "pairbus.pairing.options",
     "PairedServiceBusClient": "pairbus.pairing._sync.client",
     "PairedServiceBusSender": "pairbus.pairing._sync.sender",
     "SendAvailabilityPairedNamespaceOptions": "pairbus.pairing.options",
-    "TransitionEvent": "pairbus.pairing.events",
+    "TransitionEvent": "pairbus.pairing.observers",
     "pair_namespace": "pairbus.pairing._sync.client",
 }
 

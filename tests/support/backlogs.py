@@ -9,8 +9,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceB
 
 from pairbus import envelope
 from pairbus.amqp.message import BATCH_ENTRY_BYTES
-from pairbus.pairing.options import backlog_path
-from pairbus.pairing.queues import SETTINGS
+from pairbus.pairing.options import BACKLOG_QUEUE_SETTINGS, backlog_path
 from pairbus.pairing.sdk import RawBatch
 from pairbus.testing.namespace import EmbeddedNamespace
 
@@ -34,7 +33,7 @@ def make_backlog(secondary: EmbeddedNamespace, primary_name: str, count: int = 1
     queues = [backlog_path(primary_name, number) for number in range(count)]
     with secondary.admin() as admin:
         for queue in queues:
-            admin.create_queue(queue, **SETTINGS)
+            admin.create_queue(queue, **BACKLOG_QUEUE_SETTINGS)
     return queues
 
 

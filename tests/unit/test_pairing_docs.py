@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pairbus import TransitionEvent, errors
-from pairbus.pairing import metrics
+from pairbus.pairing import observers
 from pairbus.pairing.options import OPTION_NAMES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,7 +37,7 @@ def test_every_error_is_in_the_tree_of_the_page_and_of_the_module() -> None:
 def test_every_metric_is_on_the_page() -> None:
     named = set(re.findall(r"`(pairbus_\w+)`", page("reference/metrics.md")))
     of_pairs = {name for name in named if not name.startswith("pairbus_syphon_")}
-    assert set(re.findall(r"\| (pairbus_\w+) \|", str(metrics.__doc__))) == of_pairs
+    assert set(re.findall(r"\| (pairbus_\w+) \|", str(observers.__doc__))) == of_pairs
 
 
 def test_every_field_of_an_event_is_on_the_page() -> None:

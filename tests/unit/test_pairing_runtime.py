@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.pairing._aio import link as aio_link
+from pairbus.pairing._aio import entity as aio_entity
 from pairbus.pairing._aio import runtime as aio
-from pairbus.pairing._sync import link as sync_link
+from pairbus.pairing._sync import entity as sync_entity
 from pairbus.pairing._sync import runtime as sync
 from pairbus.testing import wait_until
 
@@ -147,7 +147,7 @@ def test_a_call_without_an_answer_ends_and_its_sender_is_replaced(monkeypatch: p
         async def quick(sender: Any, seconds: float) -> Any:
             return sender
 
-        link = aio_link.Link(make, aio.Guard())
+        link = aio_entity.SharedSender(make, aio.Guard())
         assert await link.use(FOREVER, quick) is made[0]
         with pytest.raises(OperationTimeoutError, match="No answer"):
             await link.use(aio.now() + 0.01, silent)
@@ -173,7 +173,7 @@ def test_a_callers_own_cancellation_is_not_taken_for_a_timeout(monkeypatch: pyte
     monkeypatch.setattr(aio, "_GRACE_SECONDS", 0.0)
 
     async def live() -> None:
-        link = aio_link.Link(lambda: Sender(), aio.Guard())  # type: ignore[arg-type, return-value]
+        link = aio_entity.SharedSender(lambda: Sender(), aio.Guard())  # type: ignore[arg-type, return-value]
 
         async def silent(sender: Any, seconds: float) -> None:
             await asyncio.get_running_loop().create_future()
@@ -189,7 +189,7 @@ def test_a_callers_own_cancellation_is_not_taken_for_a_timeout(monkeypatch: pyte
 def test_closing_the_guard_ends_every_call_and_refuses_new_ones() -> None:
     async def live() -> None:
         guard = aio.Guard()
-        links = [aio_link.Link(lambda: Sender(), guard) for _ in range(3)]  # type: ignore[arg-type, return-value]
+        links = [aio_entity.SharedSender(lambda: Sender(), guard) for _ in range(3)]  # type: ignore[arg-type, return-value]
 
         async def silent(sender: Any, seconds: float) -> None:
             await asyncio.get_running_loop().create_future()
@@ -211,7 +211,7 @@ def test_a_call_that_swallows_its_cancellation_is_cancelled_again(monkeypatch: p
 
     async def live() -> None:
         guard = aio.Guard()
-        link = aio_link.Link(lambda: Sender(), guard)  # type: ignore[arg-type, return-value]
+        link = aio_entity.SharedSender(lambda: Sender(), guard)  # type: ignore[arg-type, return-value]
         swallowed = 0
 
         async def stubborn(sender: Any, seconds: float) -> None:
@@ -252,7 +252,7 @@ def test_an_interrupt_from_the_keyboard_replaces_the_sender() -> None:
         signal.raise_signal(signal.SIGINT)
 
     guard = sync.Guard()
-    link = sync_link.Link(make, guard)
+    link = sync_entity.SharedSender(make, guard)
     with pytest.raises(KeyboardInterrupt):
         link.use(FOREVER, interrupted)
     used: list[Any] = []

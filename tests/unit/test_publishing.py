@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from pairbus.ledger import CompletedOperation, Operation, Outcome, Route
-from pairbus.pairing.publishing import publish
+from pairbus.pairing.observers import publish
 from pairbus.publishing import Publisher, RequestRefusedError, folder, join
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS, History

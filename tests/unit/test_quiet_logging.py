@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("imported", ["pairbus", "pairbus.aio", "pairbus.pairing.events"])
+@pytest.mark.parametrize("imported", ["pairbus", "pairbus.aio", "pairbus.pairing.observers"])
 def test_a_warning_is_not_printed_unless_the_application_asks_for_it(imported: str) -> None:
     script = f"import logging, {imported}; logging.getLogger('pairbus.pairing').warning('orders: failed over')"
     quiet = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

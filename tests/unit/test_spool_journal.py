@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.errors import SpoolError, SpoolFullError, SpoolInUseError
-from pairbus.spool import Journal
+from pairbus.spool import SpoolJournal
 
 LIMIT = 1024 * 1024
 SYNCED_AT_EACH_COMMIT = 2
@@ -18,7 +18,7 @@ SYNCED_AT_EACH_COMMIT = 2
 
 
 def test_the_messages_of_an_entity_leave_in_the_order_they_came(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, limit_bytes=LIMIT)
+    journal = SpoolJournal(tmp_path, limit_bytes=LIMIT)
     journal.append("orders", [b"1", b"2"], 10)
     journal.append("events", [b"3"], 11)
     journal.append("orders", [b"4"], 12)
@@ -39,7 +39,7 @@ def test_the_messages_of_an_entity_leave_in_the_order_they_came(tmp_path: Path) 
 
 
 def test_oldest_is_bounded_but_gives_at_least_one(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, limit_bytes=LIMIT)
+    journal = SpoolJournal(tmp_path, limit_bytes=LIMIT)
     journal.append("orders", [b"x" * 100] * 5, 0)
     assert len(journal.oldest("orders", most=3, most_bytes=1000)) == 3
     assert len(journal.oldest("orders", most=100, most_bytes=250)) == 2
@@ -48,7 +48,7 @@ def test_oldest_is_bounded_but_gives_at_least_one(tmp_path: Path) -> None:
 
 
 def test_a_full_journal_stores_nothing_of_the_call_and_says_so(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, limit_bytes=10)
+    journal = SpoolJournal(tmp_path, limit_bytes=10)
     journal.append("orders", [b"12345"], 0)
     with pytest.raises(SpoolFullError, match="10 bytes"):
         journal.append("orders", [b"123", b"456"], 0)
@@ -60,10 +60,10 @@ def test_a_full_journal_stores_nothing_of_the_call_and_says_so(tmp_path: Path) -
 
 
 def test_the_limit_may_be_reached_and_is_known_to_the_next_owner(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, limit_bytes=10)
+    journal = SpoolJournal(tmp_path, limit_bytes=10)
     journal.append("orders", [b"12345", b"67890"], 0)
     journal.close()
-    again = Journal(tmp_path, limit_bytes=10)
+    again = SpoolJournal(tmp_path, limit_bytes=10)
     with pytest.raises(SpoolFullError):
         again.append("orders", [b"1"], 0)
     assert again.depth == 2
@@ -71,7 +71,7 @@ def test_the_limit_may_be_reached_and_is_known_to_the_next_owner(tmp_path: Path)
 
 
 def test_every_append_is_synced_before_it_returns(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, limit_bytes=LIMIT)
+    journal = SpoolJournal(tmp_path, limit_bytes=LIMIT)
     assert journal._database.execute("PRAGMA synchronous").fetchone() == (SYNCED_AT_EACH_COMMIT,)
     journal.close()
 
@@ -79,30 +79,30 @@ def test_every_append_is_synced_before_it_returns(tmp_path: Path) -> None:
 def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
-        "from pairbus.spool import Journal\n"
-        "journal = Journal(sys.argv[1], limit_bytes=10000)\n"
+        "from pairbus.spool import SpoolJournal\n"
+        "journal = SpoolJournal(sys.argv[1], limit_bytes=10000)\n"
         "journal.append('orders', [b'one', b'two'], 5)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert done.returncode == -9
-    journal = Journal(tmp_path, limit_bytes=LIMIT)
+    journal = SpoolJournal(tmp_path, limit_bytes=LIMIT)
     assert [entry.raw for entry in journal.oldest("orders", most=9, most_bytes=99)] == [b"one", b"two"]
     assert journal.depth == 2
     journal.close()
 
 
 def test_two_owners_do_not_share_a_folder(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, limit_bytes=LIMIT)
+    journal = SpoolJournal(tmp_path, limit_bytes=LIMIT)
     with pytest.raises(SpoolInUseError, match="another process"):
-        Journal(tmp_path, limit_bytes=LIMIT)
+        SpoolJournal(tmp_path, limit_bytes=LIMIT)
     journal.close()
-    Journal(tmp_path, limit_bytes=LIMIT).close()
+    SpoolJournal(tmp_path, limit_bytes=LIMIT).close()
 
 
 def test_files_are_their_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    journal = Journal(folder, limit_bytes=LIMIT)
+    journal = SpoolJournal(folder, limit_bytes=LIMIT)
     journal.append("orders", [b"secret"], 0)
     assert folder.stat().st_mode & 0o077 == 0
     for path in folder.iterdir():
@@ -111,12 +111,12 @@ def test_files_are_their_owners_alone(tmp_path: Path) -> None:
 
 
 def test_numbers_are_never_used_again(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, limit_bytes=LIMIT)
+    journal = SpoolJournal(tmp_path, limit_bytes=LIMIT)
     journal.append("orders", [b"1"], 0)
     (first,) = journal.oldest("orders", most=1, most_bytes=1)
     journal.remove([first])
     journal.close()
-    journal = Journal(tmp_path, limit_bytes=LIMIT)
+    journal = SpoolJournal(tmp_path, limit_bytes=LIMIT)
     journal.append("orders", [b"2"], 0)
     assert journal.oldest("orders", most=1, most_bytes=1)[0].number > first.number
     journal.close()
@@ -125,11 +125,11 @@ def test_numbers_are_never_used_again(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_one_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SpoolError, match="cannot be used"):
-        Journal(tmp_path / "file", limit_bytes=LIMIT)
+        SpoolJournal(tmp_path / "file", limit_bytes=LIMIT)
 
 
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_bytes(b"not a database at all, but long enough to be read" * 20)
-    with pytest.raises(SpoolError, match="cannot be opened"):
-        Journal(tmp_path, limit_bytes=LIMIT)
+    with pytest.raises(SpoolError, match="Cannot open the spool"):
+        SpoolJournal(tmp_path, limit_bytes=LIMIT)
     assert os.access(tmp_path / "journal.sqlite", os.R_OK)

@@ -251,7 +251,7 @@ def test_unreadable_messages_are_buried_with_a_reason_that_names_the_cause() -> 
     planner.arrived([delivery(1, content=alias), delivery(2, content=b"\x00\x53\x75\xa0\x00")], 0.0)
     letters = [letter for one in due(planner) if isinstance(one, Bury) for letter in one.letters]
     assert [letter.reason for letter in letters] == ["AliasUnreadable", "DestinationMissing"]
-    assert "'x-ms-timetolive' holds a bool" in letters[0].description
+    assert "'x-ms-timetolive' has a value of type bool" in letters[0].description
 
 
 @pytest.mark.parametrize(

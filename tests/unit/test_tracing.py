@@ -13,7 +13,7 @@ SCRIPT = textwrap.dedent(
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from pairbus.pairing.tracing import diverted_send
+    from pairbus.pairing.observers import diverted_send
 
     with diverted_send("orders", 1) as nobody_asked:
         assert nobody_asked is None
@@ -52,7 +52,7 @@ RESTORING = textwrap.dedent(
 
     from pairbus import envelope
     from pairbus.amqp.codec import encode
-    from pairbus.pairing.tracing import diverted_send
+    from pairbus.pairing.observers import diverted_send
     from pairbus.syphon.deliveries import Item
     from pairbus.syphon.outcomes import Logbook
     from pairbus.syphon.send_errors import SendError, SendFailure
@@ -94,8 +94,7 @@ def test_without_the_libraries_nothing_is_traced_or_counted_and_all_works() -> N
         import sys
         sys.modules["opentelemetry"] = None
         sys.modules["prometheus_client"] = None
-        from pairbus.pairing.metrics import Metrics
-        from pairbus.pairing.tracing import diverted_send
+        from pairbus.pairing.observers import Metrics, diverted_send
         assert Metrics.if_installed() is None
         with diverted_send("orders", 1) as parent:
             assert parent is None

@@ -19,12 +19,10 @@ from tests.support.virtual_time import run_in_virtual_time
 from pairbus.failover import EntityState, Event, EventKind, FailoverRules
 from pairbus.ledger import CompletedOperation
 from pairbus.pairing._aio import runtime
-from pairbus.pairing._aio.entity import WatchedEntity
-from pairbus.pairing._aio.link import Link
+from pairbus.pairing._aio.entity import SharedSender, WatchedEntity
 from pairbus.pairing._sync import entity as sync_entity
-from pairbus.pairing._sync import link as sync_link
 from pairbus.pairing._sync import runtime as sync_runtime
-from pairbus.pairing.events import Observers
+from pairbus.pairing.observers import Observers
 
 PING_SECONDS = 10.0
 
@@ -98,21 +96,21 @@ def test_an_entity_that_is_not_healthy_has_exactly_one_watching_task(
     async def live() -> None:
         primary = Primary()
         entity = watched(primary, interval=interval, pings=pings)
-        links: list[Link] = []
+        links: list[SharedSender] = []
         for step in taken:
             match step:
                 case "fail":
-                    entity.tell(Event(EventKind.SEND_FAILED, "down", entity.machine.era))
+                    entity.handle(Event(EventKind.SEND_FAILED, "down", entity.machine.era))
                 case "late":
-                    entity.tell(Event(EventKind.SEND_FAILED, "down", entity.machine.era - 1))
+                    entity.handle(Event(EventKind.SEND_FAILED, "down", entity.machine.era - 1))
                 case "succeed":
-                    entity.tell(Event(EventKind.SEND_SUCCEEDED, era=entity.machine.era))
+                    entity.handle(Event(EventKind.SEND_SUCCEEDED, era=entity.machine.era))
                 case "fail over":
-                    entity.tell(Event(EventKind.FAIL_OVER))
+                    entity.handle(Event(EventKind.FAIL_OVER))
                 case "mark":
-                    entity.tell(Event(EventKind.MARK_HEALTHY))
+                    entity.handle(Event(EventKind.MARK_HEALTHY))
                 case "adopt":
-                    links.append(Link(lambda: primary, runtime.Guard()))  # type: ignore[arg-type, return-value]
+                    links.append(SharedSender(lambda: primary, runtime.Guard()))  # type: ignore[arg-type, return-value]
                     entity.adopt(links[-1])
                 case "up" | "down":
                     primary.is_up = step == "up"
@@ -139,7 +137,7 @@ def test_pings_come_one_interval_apart_and_the_one_that_heals_is_the_last() -> N
     async def live() -> list[float]:
         primary = Primary()
         entity = watched(primary, pings=2)
-        entity.tell(FAILED)
+        entity.handle(FAILED)
         await asyncio.sleep(2.5 * PING_SECONDS)
         primary.is_up = True
         await asyncio.sleep(10 * PING_SECONDS)
@@ -160,7 +158,7 @@ def test_a_ledger_that_fails_does_not_end_the_pings() -> None:
         primary = Primary()
         entity = watched(primary, interval=5.0, ledger=Full())
         with pytest.raises(OSError, match="No space"):
-            entity.tell(FAILED)
+            entity.handle(FAILED)
         await asyncio.sleep(3 * PING_SECONDS)
         primary.is_up = True
         await asyncio.sleep(3 * PING_SECONDS)
@@ -183,14 +181,14 @@ def test_senders_may_come_while_a_state_changes() -> None:
         observers=Observers("contoso", "standby", None),
         send_timeout=5.0,
     )
-    staying = [sync_link.Link(lambda: pytest.fail("nobody sends"), guard) for _ in range(500)]
+    staying = [sync_entity.SharedSender(lambda: pytest.fail("nobody sends"), guard) for _ in range(500)]
     for link in staying:
         entity.adopt(link)
     stop = threading.Event()
 
     def come_and_go() -> None:
         while not stop.is_set():
-            links = [sync_link.Link(lambda: pytest.fail("nobody sends"), guard) for _ in range(50)]
+            links = [sync_entity.SharedSender(lambda: pytest.fail("nobody sends"), guard) for _ in range(50)]
             for link in links:
                 entity.adopt(link)
 
@@ -201,8 +199,8 @@ def test_senders_may_come_while_a_state_changes() -> None:
         for thread in threads:
             thread.start()
         for _ in range(150):
-            entity.tell(Event(EventKind.FAIL_OVER))
-            entity.tell(Event(EventKind.MARK_HEALTHY))
+            entity.handle(Event(EventKind.FAIL_OVER))
+            entity.handle(Event(EventKind.MARK_HEALTHY))
     finally:
         stop.set()
         sys.setswitchinterval(before)

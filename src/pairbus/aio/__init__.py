@@ -3,9 +3,8 @@
 from pairbus.failover.states import EntityState
 from pairbus.pairing._aio.client import PairedServiceBusClient, pair_namespace
 from pairbus.pairing._aio.sender import PairedServiceBusSender
-from pairbus.pairing.events import TransitionEvent
-from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from pairbus.pairing.queues import BacklogQueues
+from pairbus.pairing.observers import TransitionEvent
+from pairbus.pairing.options import BacklogQueues, SendAvailabilityPairedNamespaceOptions
 
 __all__ = [
     "BacklogQueues",

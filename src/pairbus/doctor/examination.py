@@ -11,8 +11,7 @@ from pairbus.doctor import machine
 from pairbus.doctor.findings import Finding, Status, failed, ok, skipped, warning
 from pairbus.doctor.permissions import LISTEN, MANAGE, SEND, Rights, find_rights, first_line
 from pairbus.doctor.reaching import check_address, check_certificate, check_clock
-from pairbus.pairing.options import backlog_path
-from pairbus.pairing.queues import differences
+from pairbus.pairing.options import backlog_path, differences
 from pairbus.syphon.namespaces import Namespace
 
 DEFAULT_QUEUES = range(10)

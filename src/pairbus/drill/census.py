@@ -17,7 +17,7 @@ from pairbus.drill.scenario import Entity
 from pairbus.drill.sending import SESSIONS, Sent
 from pairbus.drill.stage import SUBSCRIPTION, Stage
 from pairbus.pairing.options import backlog_path
-from pairbus.spool import Journal
+from pairbus.spool import SpoolJournal
 from pairbus.syphon.backlog import DEAD_LETTERS, peek
 from pairbus.syphon.namespaces import Namespace
 
@@ -129,7 +129,7 @@ async def _waiting(secondary: Namespace, path: str) -> AsyncIterator[str]:
 
 def _in_spool(folder: Path) -> set[str]:
     """The ids in the journal."""
-    journal = Journal(folder, limit_bytes=LARGEST_BYTES)
+    journal = SpoolJournal(folder, limit_bytes=LARGEST_BYTES)
     found: set[str] = set()
     try:
         for entity in journal.entities():

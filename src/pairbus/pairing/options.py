@@ -1,4 +1,4 @@
-"""What a user may choose when pairing two namespaces: parsed once, here, into one frozen value."""
+"""The options of a pairing, checked once into one frozen value, and the settings of its backlog queues."""
 
 from __future__ import annotations
 
@@ -27,13 +27,27 @@ _MINUTE = 60.0
 DEFAULT_SPOOL_LIMIT_BYTES = 1024 * 1024 * 1024
 _SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 
+LARGEST_TIME_SPAN = "P10675199DT2H48M5.4775807S"
+_LARGEST = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
+
+BACKLOG_QUEUE_SETTINGS: dict[str, Any] = {
+    "max_size_in_megabytes": 5120,
+    "max_delivery_count": 2147483647,
+    "default_message_time_to_live": LARGEST_TIME_SPAN,
+    "auto_delete_on_idle": LARGEST_TIME_SPAN,
+    "lock_duration": timedelta(minutes=1),
+    "dead_lettering_on_message_expiration": True,
+    "enable_batched_operations": True,
+}
+"""A missing backlog queue is created with these settings; all others are the service's defaults."""
+
 
 @dataclass(frozen=True, slots=True)
 class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
-    """The secondary namespace, and how sends to the primary are kept available.
+    """The secondary namespace and the rules that keep sends available.
 
-    Durations are seconds or a timedelta and are kept as seconds. A value outside its range is a ValueError
-    that names the option, the value and the range.
+    Durations are seconds or a timedelta, and are kept as seconds. A value outside its range raises a ValueError that
+    names the option, the value and the range.
     """
 
     secondary_admin: AdminT
@@ -90,7 +104,7 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
 
     @property
     def rules(self) -> FailoverRules:
-        """The options that steer the state of an entity."""
+        """The options that decide about failover."""
         return FailoverRules(
             failover_interval=cast(float, self.failover_interval),
             ping_interval=cast(float, self.ping_primary_interval),
@@ -99,25 +113,25 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
         )
 
     def name_of_primary(self, host: str) -> str:
-        """The name used in backlog paths, from the option or the primary's host name."""
+        """The name in backlog paths: the option, or the first label of the primary's host."""
         if self.primary_name is not None:
             return self.primary_name
         name = host.partition(":")[0] if not host.startswith("[") else host
         label = name.partition(".")[0]
         if _is_address(name) or name.lower() == "localhost" or not _SEGMENT.fullmatch(label):
             raise ValueError(
-                f"primary_name is None and the primary's host {host!r} has no name to use instead; give "
-                "primary_name, a path segment of letters, digits, '.', '-' and '_'."
+                f"primary_name is None, and the primary's host {host!r} has no name to use instead. Set primary_name "
+                "to a path segment of letters, digits, '.', '-' and '_'."
             )
         return label
 
 
 def check_two_namespaces(primary_host: str, secondary_host: str) -> None:
-    """A namespace cannot stand in for itself."""
+    """Raise ValueError if both hosts are the same namespace."""
     if primary_host.strip().rstrip(".").lower() == secondary_host.strip().rstrip(".").lower():
         raise ValueError(
-            f"The primary and the secondary are the same namespace, {primary_host!r}; give another namespace as the "
-            "secondary, which works when the primary does not."
+            f"The primary and the secondary are the same namespace, {primary_host!r}. Use another namespace as the "
+            "secondary: it must work when the primary does not."
         )
 
 
@@ -132,11 +146,36 @@ def backlog_path(primary_name: str, index: int) -> str:
 
 
 def recorded_name(host: str, primary_name: str) -> str:
-    """What the ledger calls the primary: its host, if that begins with the name in the backlog paths, else that name.
+    """The primary's name in the ledger: its host if that begins with the name in the backlog paths, else that name.
 
-    The audit knows the records of one pairing by this first label: a host that is an address has none.
+    The audit matches the records of one pairing by this first label; a host that is an address has none.
     """
     return host if host.partition(".")[0].lower() == primary_name.lower() else primary_name
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueues:
+    """The backlog queues of a pairing: existing ones, created ones, and those in rotation now."""
+
+    found: tuple[str, ...]
+    created: tuple[str, ...]
+    in_rotation: tuple[str, ...]
+
+
+def differences(properties: Any) -> dict[str, Any]:
+    """The settings of an existing queue that differ from BACKLOG_QUEUE_SETTINGS, with the queue's values."""
+    return {
+        name: getattr(properties, name)
+        for name, expected in BACKLOG_QUEUE_SETTINGS.items()
+        if _comparable(getattr(properties, name)) != _comparable(expected)
+    }
+
+
+def _comparable(value: Any) -> Any:
+    # The service prints the largest time span with seven digits; the SDK's timedelta keeps six of them.
+    if value == LARGEST_TIME_SPAN or (isinstance(value, timedelta) and value >= timedelta(days=10675199)):
+        return _LARGEST
+    return value
 
 
 def _is_address(name: str) -> bool:

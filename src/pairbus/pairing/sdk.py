@@ -1,17 +1,17 @@
-"""The one place that knows what the SDK does not say aloud.
+"""The edge to the SDK: its private names, the encoding of messages, and the translation of errors.
 
-Everything here touches names of `azure.servicebus` that begin with an underscore, each for a reason that its
-public surface cannot serve (a test holds that they are still there):
+This module alone uses names of `azure.servicebus` that begin with an underscore. Each serves a purpose that the public
+surface does not; a test checks that they still exist.
 
-- `transform_outbound_messages` and the transport's `encode_message`: a message in the SDK's own encoding.
-  `ServiceBusMessageBatch._message[5]` is the list of encoded messages of a batch: what is in it is sent as
-  those very bytes. So the backlog form is made of bytes and not of values that might change their type.
-- `_max_batch_size_on_link`, `_max_message_size_on_link`: limits the service told when the link was opened.
-- `_open` through `_do_retryable_operation`: opening a link with a timeout; the public ways have none.
-- `_handler._connection._transport.sock`: the only way to end a connection attempt that a silent server
-  holds; the sync SDK reads the first answer without any timeout.
-- `_amqp_transport` of a sender: the transport a batch must be made for.
-- `_condition`, `_retryable` of an error: what the service said.
+- `transform_outbound_messages` and the transport's `encode_message` encode a message as the SDK does.
+  `ServiceBusMessageBatch._message[5]` is the list of encoded messages of a batch; the SDK sends exactly those bytes. So
+  the backlog form is made from bytes, not from values that might change their type.
+- `_max_batch_size_on_link` and `_max_message_size_on_link` are the limits that the service announced for the link.
+- `_open`, through `_do_retryable_operation`, opens a link with a timeout; the public ways have none.
+- `_handler._connection._transport.sock` is the only way to end a connection attempt to a silent server: the sync SDK
+  reads the first answer without a timeout.
+- `_amqp_transport` of a sender is the transport that a batch must be made for.
+- `_condition` and `_retryable` of an error hold the service's answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import socket
 import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._common.tracing import is_tracing_enabled
@@ -30,19 +30,18 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError, ServiceBusError
 
-from pairbus import envelope
+from pairbus import envelope, errors
 from pairbus.amqp.message import BATCH_ENTRY_BYTES, id_text, with_message_id
-from pairbus.errors import ReservedPropertyError
 from pairbus.failover import ErrorDescription
 
 STANDARD_LIMIT_BYTES = 256 * 1024
-"""What a namespace of the Standard tier takes, for as long as no link has told better."""
+"""The limit of the Standard tier, assumed until a link announces its own."""
 
 LARGEST_MESSAGE_BYTES = 100 * 1024 * 1024
-"""What a namespace of any tier takes at most: the limit for as long as the primary has not told its own."""
+"""The limit of the largest tier, assumed for the primary until its link announces its own."""
 
 _NOT_ENCODABLE = (ValueError, TypeError, OverflowError, AttributeError, struct.error)
-"""What the SDK's encoder raises for content that has no encoding."""
+"""Errors of the SDK's encoder for content that has no encoding."""
 
 Messages = (
     ServiceBusMessage
@@ -52,19 +51,33 @@ Messages = (
     | Iterable[AmqpAnnotatedMessage]
     | Iterable[Mapping[str, Any]]
 )
-"""What the SDK takes for a send: one message, or any iterable of them."""
+"""One message or any iterable of messages, as the SDK's senders take it."""
 
 SingleMessage = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 Outgoing = SingleMessage | ServiceBusMessageBatch | Sequence[SingleMessage]
-"""What a paired send works with: iterables have become lists, everything has its message id."""
+"""Prepared messages: iterables have become lists, and every message has an id."""
+
+ErrorT = TypeVar("ErrorT", bound=errors.PairbusError)
+
+
+def _sdk_error(error: type[ErrorT], base: type[Exception] = ServiceBusError) -> type[ErrorT]:
+    """The same error, also as an error of the SDK, so that `except ServiceBusError` around a send still catches it."""
+    return cast(type[ErrorT], type(error.__name__, (error, base), {"__doc__": error.__doc__, "__module__": __name__}))
+
+
+BacklogUnavailableError = _sdk_error(errors.BacklogUnavailableError)
+PartlyAcceptedError = _sdk_error(errors.PartlyAcceptedError)
+ScheduledInBacklogError = _sdk_error(errors.ScheduledInBacklogError)
+SpoolError = _sdk_error(errors.SpoolError)
+SpoolFullError = _sdk_error(errors.SpoolFullError, SpoolError)
+PairedNamespaceFaultedError = _sdk_error(errors.PairedNamespaceFaultedError)
 
 
 class RawBatch(ServiceBusMessageBatch):
-    """A batch of messages that are encoded already, for this sender.
+    """A batch of encoded messages, for one sender.
 
-    The SDK builds a batch anew, from messages that this one does not have, when it was made for another
-    transport than the sender's: so it is made for the sender's. The SDK's own __init__ is not called: it encodes an
-    empty batch to know its size, which nobody asks this one for.
+    It is made for the sender's transport: for another one the SDK would rebuild the batch from messages that this batch
+    does not have. The SDK's __init__ is not called, because it encodes an empty batch to measure it.
     """
 
     def __init__(self, raws: Sequence[bytes], sender: Any) -> None:
@@ -80,7 +93,7 @@ class RawBatch(ServiceBusMessageBatch):
 class PairedMessageBatch(ServiceBusMessageBatch):
     """A batch that still fits into one send when its messages have grown into their backlog form.
 
-    A message that is alone in the batch may grow beyond: it is carried in parts.
+    A message that is alone in the batch may outgrow the limit: it is split.
     """
 
     def __init__(self, destination: str, max_size_in_bytes: int, backlog_limit_bytes: int, sender: Any) -> None:
@@ -109,16 +122,16 @@ class PairedMessageBatch(ServiceBusMessageBatch):
             self._size = before
             raise MessageSizeExceededError(
                 message=f"ServiceBusMessageBatch has reached its size limit: {self.max_size_in_bytes} bytes, "
-                "less the room that its messages need to be kept in a backlog."
+                "less the room that its messages need in a backlog."
             )
         self._grown += size
 
 
 def prepare(message: Any) -> Outgoing:
-    """Check and complete what is about to be sent, before its first attempt.
+    """Check messages and give them ids, before the first attempt to send them.
 
-    Every message gets a message id if it has none, in place, so that a second attempt is recognised as the
-    same message. Names reserved for the backlog are refused.
+    A message without an id gets one in place, so that a second attempt is recognised as the same message. Raises
+    ReservedPropertyError for application properties with names that the backlog uses.
     """
     if isinstance(message, ServiceBusMessage):
         _prepare_annotated(message.raw_amqp_message)
@@ -129,7 +142,7 @@ def prepare(message: Any) -> Outgoing:
         _prepare_batch(message)
         return message
     if isinstance(message, Iterable) and not isinstance(message, Mapping | AmqpAnnotatedMessage | str | bytes):
-        return [_prepare_one(one) for one in message]
+        return [_prepare_one(item) for item in message]
     return _prepare_one(message)
 
 
@@ -140,7 +153,7 @@ def _prepare_one(message: Any) -> SingleMessage:
         _prepare_annotated(message)
     elif isinstance(message, Mapping):
         return _prepare_mapping(message)
-    return cast(SingleMessage, message)  # what is none of these, the SDK says what is wrong with it
+    return cast(SingleMessage, message)  # the SDK rejects anything else
 
 
 def _prepare_annotated(raw: AmqpAnnotatedMessage) -> None:
@@ -162,7 +175,7 @@ def _prepare_mapping(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _prepare_batch(batch: ServiceBusMessageBatch) -> None:
-    """A batch made elsewhere holds encoded messages: give ids to those that lack one."""
+    """Give ids to the messages of a batch that the SDK has encoded."""
     encoded = cast(Any, batch)._message[5]
     for position, message in enumerate(batch._messages):
         if message.application_properties:
@@ -174,21 +187,21 @@ def _prepare_batch(batch: ServiceBusMessageBatch) -> None:
 
 
 def _refuse_reserved(names: Iterable[Any]) -> None:
-    found = envelope.reserved_names(names)
-    if found:
-        raise ReservedPropertyError(found)
+    reserved = envelope.reserved_names(names)
+    if reserved:
+        raise errors.ReservedPropertyError(reserved)
 
 
 def encode(message: Outgoing, limit_bytes: int, sender: Any) -> list[bytes]:
-    """The messages as the SDK encodes them for the primary.
+    """Encode messages as the SDK does for the primary.
 
-    Raises what the SDK or the primary would raise for content that cannot be sent, or is larger than
-    `limit_bytes`, for a single message and for a list as a whole.
+    Raises the errors of the SDK for content that cannot be sent, and MessageSizeExceededError if a single message, or a
+    list as a whole, is larger than `limit_bytes`.
     """
     if isinstance(message, ServiceBusMessageBatch):
         return [bytes(raw) for raw in cast(Any, message)._message[5]]
     if isinstance(message, list):
-        raws = [_encoded(one, sender) for one in message]
+        raws = [_encoded(item, sender) for item in message]
         size = sum(len(raw) + BATCH_ENTRY_BYTES for raw in raws)
         if size > limit_bytes:
             raise MessageSizeExceededError(message=f"ServiceBusMessageBatch has reached its size limit: {limit_bytes}")
@@ -196,7 +209,7 @@ def encode(message: Outgoing, limit_bytes: int, sender: Any) -> list[bytes]:
     raw = _encoded(cast(SingleMessage, message), sender)
     if len(raw) > limit_bytes:
         raise MessageSizeExceededError(
-            message=f"The message has {len(raw)} bytes; the primary namespace takes {limit_bytes}."
+            message=f"The message has {len(raw)} bytes; the primary namespace takes at most {limit_bytes}."
         )
     return [raw]
 
@@ -204,7 +217,7 @@ def encode(message: Outgoing, limit_bytes: int, sender: Any) -> list[bytes]:
 def can_be_encoded(message: Outgoing, error: BaseException, sender: Any) -> bool:
     """Whether the message is not to blame for this error.
 
-    What cannot be encoded is reported by the SDK as an error without a condition, like trouble with the connection.
+    For a message that cannot be encoded the SDK raises an error without a condition, as for a broken connection.
     """
     if type(error) is not ServiceBusError or getattr(error, "_condition", None) is not None:
         return True
@@ -216,14 +229,14 @@ def can_be_encoded(message: Outgoing, error: BaseException, sender: Any) -> bool
 
 
 def sizes(message: Outgoing, sender: Any) -> list[int]:
-    """How many bytes each prepared message has as it is sent, without a trace context; 0 if it cannot be encoded.
+    """The encoded size of each prepared message in bytes, without a trace context; 0 if it cannot be encoded.
 
-    What is in a batch is encoded already; anything else is encoded once more for this.
+    Messages in a batch are encoded already; others are encoded once more for this.
     """
     if isinstance(message, ServiceBusMessageBatch):
         return [len(raw) for raw in cast(Any, message)._message[5]]
-    ones = message if isinstance(message, list) else [cast(SingleMessage, message)]
-    return [_size(one, sender) for one in ones]
+    messages = message if isinstance(message, list) else [cast(SingleMessage, message)]
+    return [_size(item, sender) for item in messages]
 
 
 def _size(message: SingleMessage, sender: Any) -> int:
@@ -251,12 +264,12 @@ def _encode(message: SingleMessage, sender: Any) -> bytearray:
 
 
 def is_single(message: Outgoing) -> bool:
-    """Whether a prepared send carries one message that is neither in a list nor in a batch."""
+    """Whether this is one message, not a list or a batch."""
     return isinstance(message, ServiceBusMessage) or not isinstance(message, ServiceBusMessageBatch | list)
 
 
 def count_of(message: Outgoing) -> int:
-    """How many messages a prepared send carries."""
+    """The number of prepared messages."""
     if isinstance(message, ServiceBusMessage):
         return 1
     return len(message) if isinstance(message, ServiceBusMessageBatch | list) else 1
@@ -265,23 +278,23 @@ def count_of(message: Outgoing) -> int:
 def message_ids(message: Outgoing) -> list[str | None]:
     """The ids of prepared messages, as text, in order."""
     if isinstance(message, ServiceBusMessageBatch):
-        return [_id_of(one) for one in message._messages]
+        return [_id_of(item) for item in message._messages]
     if isinstance(message, Sequence):
-        return [_id_of(one) for one in message]
+        return [_id_of(item) for item in message]
     return [_id_of(message)]
 
 
 def _id_of(message: SingleMessage) -> str | None:
     if isinstance(message, Mapping):
-        found = message.get("message_id")
+        message_id = message.get("message_id")
     else:
         raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
-        found = None if raw.properties is None else raw.properties.message_id
-    return id_text(found)
+        message_id = None if raw.properties is None else raw.properties.message_id
+    return id_text(message_id)
 
 
 def schedule(message: Outgoing, at: Any) -> Outgoing:
-    """Set the time at which the messages are to appear, as the SDK's own `schedule_messages` does."""
+    """Set the time at which the messages appear, as the SDK's `schedule_messages` does."""
     if isinstance(message, ServiceBusMessage):
         message.scheduled_enqueue_time_utc = at
         return message
@@ -291,44 +304,44 @@ def schedule(message: Outgoing, at: Any) -> Outgoing:
     if isinstance(message, Mapping):
         return {**message, "scheduled_enqueue_time_utc": at}
     if isinstance(message, Sequence):
-        return [cast(SingleMessage, schedule(one, at)) for one in message]
+        return [cast(SingleMessage, schedule(item, at)) for item in message]
     raise ValueError(f"Only messages can be scheduled, not a {type(message).__name__}.")
 
 
 def describe(error: BaseException) -> ErrorDescription:
-    """What the failover rules need to know about an error."""
+    """Describe an error for the failover rules."""
     condition = getattr(error, "_condition", None)
     value = getattr(condition, "value", condition)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     return ErrorDescription(
-        class_names=frozenset(one.__name__ for one in type(error).__mro__),
+        class_names=frozenset(base.__name__ for base in type(error).__mro__),
         condition=str(value) if value else "",
         retryable=bool(getattr(error, "_retryable", False)),
     )
 
 
-def check_connection_string(option: str, given: str) -> None:
-    """Raise a ValueError that names the option and does not show what was given, if the SDK cannot read it."""
+def check_connection_string(option: str, connection_string: str) -> None:
+    """Raise a ValueError that names the option, but does not show the value, if the SDK cannot parse it."""
     try:
-        ServiceBusClient.from_connection_string(given)
+        ServiceBusClient.from_connection_string(connection_string)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError(
-            f"{option} is no connection string of a namespace (not shown, it may hold a key); expected "
+            f"{option} is not the connection string of a namespace (not shown: it may contain a key). Expected "
             "'Endpoint=sb://HOST/;SharedAccessKeyName=NAME;SharedAccessKey=KEY', as the portal shows it."
         ) from None
 
 
 def could_not_connect(error: BaseException) -> bool:
-    """Whether no connection to the namespace came about: refused, reset at once, or its name is not known.
+    """Whether no connection to the namespace was established: refused, reset at once, or an unknown host.
 
-    A connection that broke later is something else: the server may have ended it because of one entity.
+    A connection that broke later is different: the server may have ended it because of one entity.
     """
     if not isinstance(error, ServiceBusConnectionError):
         return isinstance(error, OSError) and not isinstance(error, TimeoutError)
     cause: BaseException | None = error
     while isinstance(cause, Exception) and not isinstance(cause, OSError):
-        # Only what was given as the cause: the context may be an error that the application is handling.
+        # Only the explicit cause: the context may be an error that the application is handling.
         cause = cause.__cause__ or getattr(cause, "inner_exception", None)
     return isinstance(cause, OSError) and not isinstance(cause, TimeoutError)
 
@@ -337,30 +350,30 @@ def _transport(sender: Any) -> Any:
     transport = sender._amqp_transport
     if transport.KIND != "pyamqp":
         raise ValueError(
-            f"The client uses the SDK's transport {transport.KIND!r}; make it without uamqp_transport=True."
+            f"The client uses the SDK's transport {transport.KIND!r}. Create it without uamqp_transport=True."
         )
     return transport
 
 
 def batch_limit(sender: Any) -> int:
-    """How many bytes one send may have on the sender's link; 0 while it was never open."""
+    """The size limit of one send on the sender's link in bytes; 0 before it is opened."""
     return int(getattr(sender, "_max_batch_size_on_link", 0) or 0)
 
 
 def message_limit(sender: Any) -> int:
-    """How many bytes one message may have on the sender's link; 0 while it was never open."""
+    """The size limit of one message on the sender's link in bytes; 0 before it is opened."""
     return int(getattr(sender, "_max_message_size_on_link", 0) or 0)
 
 
 def open_link(sender: Any, timeout: float) -> Any:
-    """Open the sender's link within `timeout`; for the aio SDK, the coroutine that does."""
+    """Open the sender's link within `timeout`; returns a coroutine for an aio sender."""
     return sender._do_retryable_operation(
         sender._open, timeout=timeout, operation_requires_timeout=True, apply_try_timeout=True
     )
 
 
 def break_connection(sender: Any) -> None:
-    """End whatever the sync sender waits for on its socket; the waiting call then fails by itself."""
+    """Shut down the socket of a sync sender, so that a call that waits on it fails."""
     connection = getattr(getattr(sender, "_handler", None), "_connection", None)
     sock = getattr(getattr(connection, "_transport", None), "sock", None)
     if sock is not None:
@@ -369,7 +382,7 @@ def break_connection(sender: Any) -> None:
 
 
 def ping() -> ServiceBusMessage:
-    """A fresh ping: no receiver ever sees it."""
+    """A new ping. The server never delivers it to a receiver."""
     return ServiceBusMessage(
         b"",
         content_type=envelope.PING_CONTENT_TYPE,

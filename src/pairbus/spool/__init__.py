@@ -1,5 +1,5 @@
 """The durable local journal for when both namespaces are down."""
 
-from pairbus.spool.journal import Entry, Journal
+from pairbus.spool.journal import SpoolEntry, SpoolJournal
 
-__all__ = ["Entry", "Journal"]
+__all__ = ["SpoolEntry", "SpoolJournal"]

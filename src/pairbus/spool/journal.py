@@ -1,11 +1,11 @@
-"""Messages in backlog form, kept on disk in the order they were sent.
+"""The spool: messages in backlog form, kept on disk in the order they were sent, for when both namespaces are down.
 
 Rules
 - `append` returns after the messages are on disk (SQLite, WAL, synchronous FULL): they survive `kill -9`.
 - The messages of one call are stored together or not at all.
-- The sum of the stored messages never exceeds the limit; beyond it, `append` stores nothing and raises.
-- One process per folder: the lock is the kernel's, so it ends with the process, however that ends.
-- Files are readable by their owner only: messages are the application's data.
+- The stored messages never exceed the size limit: `append` stores nothing and raises instead.
+- One process per folder. The kernel holds the lock, so it ends with the process.
+- Only the owner can read the files: messages are the application's data.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pairbus.errors import SpoolError, SpoolFullError, SpoolInUseError
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One message: for which entity, when it was stored, its backlog form."""
+class SpoolEntry:
+    """A stored message in backlog form, and the entity it is for."""
 
     number: int
     entity: str
@@ -32,8 +32,8 @@ class Entry:
     raw: bytes
 
 
-class Journal:
-    """The journal in one folder. Safe for many threads."""
+class SpoolJournal:
+    """The journal in one folder; thread-safe."""
 
     def __init__(self, folder: Path | str, *, limit_bytes: int) -> None:
         self.folder = Path(folder)
@@ -41,11 +41,11 @@ class Journal:
         self._lock = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._owner = _own(self.folder)
+            self._owner = _lock_folder(self.folder)
         except OSError as error:
             raise SpoolError(
-                f"The spool folder {str(folder)!r} cannot be used: {error.strerror}. Give a folder this process "
-                "may write to."
+                f"Cannot use the spool folder {str(folder)!r}: {error.strerror}. Choose a folder that this process may "
+                "write to."
             ) from error
         try:
             self._database = self._open()
@@ -53,14 +53,14 @@ class Journal:
             self._depth, self._size_bytes = row.fetchone()
         except (sqlite3.Error, OSError) as error:
             os.close(self._owner)
-            raise SpoolError(f"The spool in {str(folder)!r} cannot be opened: {error}.") from error
+            raise SpoolError(f"Cannot open the spool in {str(folder)!r}: {error}.") from error
 
     def __repr__(self) -> str:
-        return f"<Journal {self.folder} {self._depth} messages, {self._size_bytes} of {self._limit_bytes} bytes>"
+        return f"<SpoolJournal {self.folder} {self._depth} messages, {self._size_bytes} of {self._limit_bytes} bytes>"
 
     @property
     def depth(self) -> int:
-        """How many messages wait."""
+        """The number of stored messages."""
         return int(self._depth)
 
     def append(self, entity: str, raws: Sequence[bytes], stored_ms: int) -> None:
@@ -76,36 +76,36 @@ class Journal:
                         [(entity, stored_ms, raw) for raw in raws],
                     )
             except sqlite3.Error as error:
-                raise SpoolError(f"The spool in {str(self.folder)!r} could not store: {error}.") from error
+                raise SpoolError(f"Cannot store messages in the spool in {str(self.folder)!r}: {error}.") from error
             self._depth += len(raws)
             self._size_bytes += added
 
     def entities(self) -> list[str]:
-        """The entities that messages wait for; the one with the oldest message first."""
+        """The entities with stored messages, the one with the oldest message first."""
         with self._lock:
             cursor = self._database.execute("SELECT entity FROM message GROUP BY entity ORDER BY min(number)")
             return [entity for (entity,) in cursor]
 
-    def oldest(self, entity: str, *, after: int = 0, most: int, most_bytes: int) -> list[Entry]:
-        """The oldest messages of the entity beyond the number `after`; at least one if any wait there."""
+    def oldest(self, entity: str, *, after: int = 0, most: int, most_bytes: int) -> list[SpoolEntry]:
+        """The oldest messages of the entity with a number above `after`; at least one, if there is one."""
         with self._lock:
             cursor = self._database.execute(
                 "SELECT number, entity, stored_ms, raw FROM message WHERE entity = ? AND number > ? "
                 "ORDER BY number LIMIT ?",
                 (entity, after, most),
             )
-            entries: list[Entry] = []
+            entries: list[SpoolEntry] = []
             size = 0
             for row in cursor:
-                entry = Entry(*row)
+                entry = SpoolEntry(*row)
                 size += len(entry.raw)
                 if entries and size > most_bytes:
                     break
                 entries.append(entry)
             return entries
 
-    def remove(self, entries: Sequence[Entry]) -> None:
-        """Forget messages that a namespace has taken."""
+    def remove(self, entries: Sequence[SpoolEntry]) -> None:
+        """Remove messages that a namespace has accepted."""
         with self._lock:
             with self._database:
                 self._database.executemany(
@@ -129,7 +129,7 @@ class Journal:
         return database
 
 
-def _own(folder: Path) -> int:
+def _lock_folder(folder: Path) -> int:
     descriptor = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,5 @@
--- Messages in backlog form that neither namespace took, oldest first.
--- AUTOINCREMENT: a number is never used again, so the order survives an empty journal.
+-- Messages in backlog form that neither namespace accepted, oldest first.
+-- AUTOINCREMENT never reuses a number, so the order survives an empty journal.
 CREATE TABLE IF NOT EXISTS message (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     entity TEXT NOT NULL,

@@ -12,7 +12,7 @@ from pairbus.amqp.message import Stamps, message_key
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.errors import EnvelopeError
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route, error_name, outcome_of
-from pairbus.pairing import tracing
+from pairbus.pairing import observers
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
 from pairbus.syphon.durable_records import DurableRecords
 from pairbus.syphon.send_errors import SendError
@@ -117,10 +117,10 @@ class Logbook:
         else:
             self.counts.restored += len(items)
             self.counts.restored_bytes += sum(item.size for item in items)
-        if tracing.is_on():
+        if observers.is_tracing():
             parents = [envelope.read(item.raw).trace_parent for item in items]
             failure = None if error is None else type(error).__name__
-            tracing.restored_send(destination, len(items), parents, seconds, failure)
+            observers.restored_send(destination, len(items), parents, seconds, failure)
         if self.ledger is None and self.published is None:
             return
         self._observe(

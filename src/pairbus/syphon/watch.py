@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pairbus.pairing.failures import PairedNamespaceFaultedError
+from pairbus.pairing.sdk import PairedNamespaceFaultedError
 
 PATIENCE_SECONDS = 5.0
 _ENTRANCES = (

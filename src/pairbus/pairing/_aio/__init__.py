@@ -1,1 +1,1 @@
-"""The shell around the aio SDK. `_sync` is generated from it."""
+"""The pairing for asyncio. `_sync` is generated from it."""

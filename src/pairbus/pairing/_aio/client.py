@@ -1,4 +1,4 @@
-"""Pairing two namespaces, and the paired client that comes of it."""
+"""Pairs two namespaces; the paired client hands out senders and closes everything."""
 
 from __future__ import annotations
 
@@ -14,25 +14,22 @@ from weakref import WeakSet
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+from pairbus.errors import PairbusError
 from pairbus.failover import EntityState, Event, EventKind, Rotation
 from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime
-from pairbus.pairing._aio.backlog import Backlog
+from pairbus.pairing._aio.backlog import Backlog, SpoolForwarder, ensure_queues
 from pairbus.pairing._aio.entity import WatchedEntity
-from pairbus.pairing._aio.queues import make_ready
 from pairbus.pairing._aio.sender import PairedServiceBusSender
-from pairbus.pairing._aio.spooling import SpoolForwarder
-from pairbus.pairing.events import Observers, TransitionCallback
-from pairbus.pairing.failures import PairedNamespaceFaultedError
+from pairbus.pairing.observers import Observers, TransitionCallback, publish
 from pairbus.pairing.options import (
     OPTION_NAMES,
+    BacklogQueues,
     SendAvailabilityPairedNamespaceOptions,
     backlog_path,
     check_two_namespaces,
     recorded_name,
 )
-from pairbus.pairing.publishing import publish
-from pairbus.pairing.queues import BacklogQueues
 
 _log = logging.getLogger("pairbus.pairing")
 
@@ -42,13 +39,13 @@ Options = SendAvailabilityPairedNamespaceOptions[ServiceBusAdministrationClient,
 async def pair_namespace(primary: ServiceBusClient, options: Options) -> PairedServiceBusClient:
     """Pair the primary namespace with the secondary of the options; returns when everything is ready.
 
-    The primary need not be reachable. A backlog queue that cannot be looked up or created is a PairingError, a
-    namespace paired with itself a ValueError.
+    The primary need not be reachable. Raises PairingError if a backlog queue can be neither found nor created, and
+    ValueError if both namespaces are the same.
     """
     check_two_namespaces(primary.fully_qualified_namespace, options.secondary.fully_qualified_namespace)
     name = options.name_of_primary(primary.fully_qualified_namespace)
     queues = [backlog_path(name, index) for index in range(options.backlog_queue_count)]
-    found, created = await make_ready(options.secondary_admin, queues, cast(float, options.send_timeout))
+    found, created = await ensure_queues(options.secondary_admin, queues, cast(float, options.send_timeout))
     paired = PairedServiceBusClient(primary, options, name, found, created)
     try:
         await paired.start()
@@ -59,10 +56,10 @@ async def pair_namespace(primary: ServiceBusClient, options: Options) -> PairedS
 
 
 class PairedServiceBusClient(ServiceBusClient):
-    """A `ServiceBusClient` of the primary whose senders survive an outage of it.
+    """A `ServiceBusClient` of the primary whose senders survive an outage of that namespace.
 
-    Receivers and everything else are the primary's own. Made by `pair_namespace` or
-    `from_connection_strings`; closing it closes the clients of both namespaces.
+    Receivers and everything else are the primary's own. `pair_namespace` and `from_connection_strings` create it;
+    closing it closes the clients of both namespaces.
     """
 
     def __init__(
@@ -73,7 +70,7 @@ class PairedServiceBusClient(ServiceBusClient):
         found: tuple[str, ...],
         created: tuple[str, ...],
     ) -> None:
-        # The SDK's own __init__ is not called: this is its surface, the two clients inside do the work.
+        # The SDK's __init__ is not called: this class has only its surface, the two clients inside do the work.
         self.options = options
         self.primary_name = primary_name
         self.fully_qualified_namespace = primary.fully_qualified_namespace
@@ -102,7 +99,7 @@ class PairedServiceBusClient(ServiceBusClient):
         self._senders: WeakSet[PairedServiceBusSender] = WeakSet()
         self._mutex = runtime.Mutex()
         self._backlog_numbers = itertools.count(-1, -1)
-        self._fault: PairedNamespaceFaultedError | None = None
+        self._fault: PairbusError | None = None
         self._closing = runtime.Once()
         self._closed = False
 
@@ -115,16 +112,16 @@ class PairedServiceBusClient(ServiceBusClient):
         connection_verify: str | None = None,
         **options: Any,
     ) -> PairedServiceBusClient:
-        """Pair two namespaces given by their connection strings.
+        """Pair two namespaces by their connection strings.
 
-        `connection_verify` is the path of a certificate authority to trust, for both; `options` are those of
+        `connection_verify` is the path of a certificate authority that both clients trust; `options` are those of
         SendAvailabilityPairedNamespaceOptions.
         """
         unknown = sorted(set(options) - OPTION_NAMES)
         if unknown:
-            raise TypeError(f"Unknown options {', '.join(unknown)}; known are {', '.join(sorted(OPTION_NAMES))}.")
+            raise TypeError(f"Unknown options: {', '.join(unknown)}. Known options: {', '.join(sorted(OPTION_NAMES))}.")
         trust: dict[str, Any] = {} if connection_verify is None else {"connection_verify": connection_verify}
-        # The options are checked before anything that would have to be closed again is made.
+        # Check the options before creating clients that would have to be closed again.
         SendAvailabilityPairedNamespaceOptions(None, None, **options)
         sdk.check_connection_string("primary", primary)
         sdk.check_connection_string("secondary", secondary)
@@ -145,7 +142,7 @@ class PairedServiceBusClient(ServiceBusClient):
         raise TypeError("A paired client needs two namespaces: use from_connection_strings(primary, secondary).")
 
     def __repr__(self) -> str:
-        states = ", ".join(f"{name}: {one.machine.state.value}" for name, one in self._entities.items())
+        states = ", ".join(f"{name}: {entity.machine.state.value}" for name, entity in self._entities.items())
         return f"<PairedServiceBusClient {self.primary_name} [{states}]>"
 
     async def __aenter__(self) -> Self:
@@ -156,7 +153,7 @@ class PairedServiceBusClient(ServiceBusClient):
         await self.close()
 
     async def start(self) -> None:
-        """Begin what runs beside the senders: the spool's forwarding and the syphon."""
+        """Start publishing, the spool's forwarder and the syphon."""
         self.observers.publish_through(publish(self))
         self.observers.paired(self._created, len(self.backlog.in_rotation))
         if self.options.spool is not None:
@@ -171,7 +168,7 @@ class PairedServiceBusClient(ServiceBusClient):
             )
             await self.spool.start()
         if self.options.enable_syphon:
-            # Imported here because an application without a syphon need not have what it is made of.
+            # Imported here: an application without a syphon need not install its dependencies.
             self._syphon = importlib.import_module("pairbus.syphon").start_in_process(self)
 
     @property
@@ -186,17 +183,17 @@ class PairedServiceBusClient(ServiceBusClient):
 
     @property
     def backlog_queues(self) -> BacklogQueues:
-        """Which backlog queues pairing found, which it created, and which are in rotation now."""
+        """The backlog queues: existing ones, created ones, and those in rotation now."""
         return BacklogQueues(self._found, self._created, self.backlog.in_rotation)
 
     @property
     def syphon(self) -> Any:
-        """The syphon of this process (`enable_syphon=True`); it can be asked for its state. None without one."""
+        """The syphon of this process (`enable_syphon=True`), or None; it reports its state."""
         return self._syphon
 
     @property
     def watched_entities(self) -> list[WatchedEntity]:
-        """Every entity that something was sent to, or that was asked for."""
+        """Every entity with a sender, or whose state was overridden."""
         return list(self._entities.values())
 
     @property
@@ -208,20 +205,20 @@ class PairedServiceBusClient(ServiceBusClient):
         return self._closed
 
     def state(self, entity: str) -> EntityState:
-        """The state of a queue or topic of the primary; healthy if nothing was ever sent to it."""
+        """The state of a queue or topic of the primary; healthy if nothing has been sent to it."""
         watched = self._entities.get(entity.lower())
         return EntityState.HEALTHY if watched is None else watched.machine.state
 
     def mark_healthy(self, entity: str) -> None:
-        """Send to the primary again from now on, whatever happened before."""
-        self._watched(entity).tell(Event(EventKind.MARK_HEALTHY, "mark_healthy"))
+        """Send to the primary from now on, whatever happened before."""
+        self._watched(entity).handle(Event(EventKind.MARK_HEALTHY, "mark_healthy"))
 
     def fail_over(self, entity: str) -> None:
         """Send to the backlog from now on, until pings succeed or mark_healthy is called."""
-        self._watched(entity).tell(Event(EventKind.FAIL_OVER, "fail_over"))
+        self._watched(entity).handle(Event(EventKind.FAIL_OVER, "fail_over"))
 
     def on_transition(self, callback: TransitionCallback) -> None:
-        """Call back for every change of an entity's state, from the thread or task that brought it about."""
+        """Call back for each change of an entity's state, from the thread or task that caused it."""
         self.observers.add_callback(callback)
 
     def get_queue_sender(
@@ -267,7 +264,7 @@ class PairedServiceBusClient(ServiceBusClient):
             return self._primary.list_subscription_sessions(*args, **kwargs)
 
     def next_backlog_number(self) -> int:
-        """A number for a message scheduled into the backlog: negative, so clearly not the primary's."""
+        """A sequence number for a message scheduled into the backlog: negative, so clearly not the primary's."""
         return next(self._backlog_numbers)
 
     def check_usable(self) -> None:
@@ -278,18 +275,14 @@ class PairedServiceBusClient(ServiceBusClient):
             raise ValueError("The paired client has been closed. Pair the namespaces again.")
 
     def fault(self, partner: str, cause: str) -> None:
-        """Refuse every further call.
-
-        The partner ("primary" or "secondary") is gone and does not come back.
-        """
+        """Refuse all further calls: the partner ("primary" or "secondary") is gone for good."""
         if self._fault is None and not self._closed:
-            self._fault = PairedNamespaceFaultedError(partner, cause)
+            self._fault = sdk.PairedNamespaceFaultedError(partner, cause)
 
     async def close(self) -> None:
         """Close the ping tasks, the syphon, the spool and the clients of both namespaces.
 
-        Once begun it is carried through, also when its caller is cancelled or a step fails; whoever closes a second
-        time waits for the end of the first.
+        Closing runs to its end, even if its caller is cancelled or a step fails. A second call waits for the first.
         """
         await self._closing.do(self._close_everything)
 
@@ -309,7 +302,7 @@ class PairedServiceBusClient(ServiceBusClient):
         for step in steps:
             try:
                 await step()
-            except BaseException as error:  # one that fails must not keep the others open; raised at the end
+            except BaseException as error:  # the other steps must still run; the first error is raised at the end
                 failures.append(error)
         self.observers.close()
         if failures:
@@ -326,7 +319,7 @@ class PairedServiceBusClient(ServiceBusClient):
         self.check_usable()
 
         def make_ping_sender() -> ServiceBusSender:
-            # To the SDK's sender a topic is a path like any other.
+            # For the SDK's sender, a topic is a path like any other.
             return self._primary.get_queue_sender(entity)
 
         with self._mutex:
@@ -344,7 +337,7 @@ class PairedServiceBusClient(ServiceBusClient):
 
 
 async def _close_senders(senders: Sequence[PairedServiceBusSender]) -> None:
-    # The SDK takes its time to close a link, and its clients would close them one by one.
+    # All at once: the SDK is slow to close a link, and its clients would close them one by one.
     for outcome in await runtime.all_of([sender.close for sender in senders]):
         if isinstance(outcome, BaseException):
             _log.debug("Closing a sender failed.", exc_info=outcome)

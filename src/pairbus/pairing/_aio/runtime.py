@@ -1,6 +1,6 @@
-"""What the aio shell needs from its world. `_sync/runtime.py` offers the same names for threads.
+"""Turns, jobs and time limits for tasks. `_sync/runtime.py` has the same names for threads.
 
-These two files are written by hand; the rest of `_sync` is generated from `_aio`.
+Both files are written by hand; the rest of `_sync` is generated from `_aio`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ T = TypeVar("T")
 now = time.monotonic
 
 _GRACE_SECONDS = 1.0
-_LONGEST_LOOK_SECONDS = 60.0
+_LONGEST_TIMER_SECONDS = 60.0
 
 
 class Mutex(contextlib.AbstractContextManager[None]):
-    """Nothing to guard: one loop, and no await inside."""
+    """Needs no lock: one loop runs everything, and nothing awaits inside."""
 
     def __exit__(self, *_: object) -> None:
         return None
 
 
 class Turn:
-    """One user at a time, in the order they came; a waiter gives up at its deadline or when it is no longer wanted."""
+    """One user at a time, first come, first served. Waiters give up at their deadline or when no longer wanted."""
 
     def __init__(self) -> None:
         self._taken = False
@@ -37,18 +37,18 @@ class Turn:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """The number of waiters."""
         return len(self._waiters)
 
     def take_now(self) -> bool:
-        """True if the turn was free and is ours now."""
+        """Take the turn if it is free; whether it was."""
         if self._taken:
             return False
         self._taken = True
         return True
 
     async def take(self, deadline: float, wanted: Callable[[], bool]) -> bool:
-        """True when it is our turn; False if the deadline passed or it is no longer wanted."""
+        """Wait for the turn; False if the deadline passed or it is no longer wanted."""
         if self.take_now():
             return True
         loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ class Turn:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.result():
-                self.give_back()  # the turn given to us goes to the next
+                self.give_back()  # we got the turn; pass it on
             raise
         finally:
             timer.cancel()
@@ -68,7 +68,7 @@ class Turn:
                 self._waiters.remove(place)
 
     def give_back(self) -> None:
-        """Hand the turn to the one who has waited longest; nobody who comes later gets it before."""
+        """Hand the turn to the longest waiter. Nobody who comes later gets it first."""
         while self._waiters:
             waiter, _ = self._waiters.popleft()
             if not waiter.done():
@@ -77,7 +77,7 @@ class Turn:
         self._taken = False
 
     def nudge(self) -> None:
-        """Let every waiter look again whether it is still wanted."""
+        """Make every waiter check whether it still wants the turn."""
         for waiter, wanted in self._waiters:
             if not wanted():
                 _answer(waiter, False)
@@ -89,7 +89,7 @@ def _answer(waiter: asyncio.Future[bool], answer: bool) -> None:
 
 
 class Wake:
-    """A flag that ends a wait early and is lowered by the one who waited."""
+    """A flag that ends a wait early; the waiter clears it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -98,7 +98,7 @@ class Wake:
         self._event.set()
 
     async def wait(self, seconds: float | None) -> bool:
-        """True if the flag was raised, False if the time passed."""
+        """True if the flag was set, False if the time passed."""
         try:
             await asyncio.wait_for(self._event.wait(), seconds)
         except TimeoutError:
@@ -108,21 +108,21 @@ class Wake:
 
 
 class Job:
-    """A task of ours, until it ends."""
+    """A background task."""
 
     def __init__(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
         self._task = asyncio.ensure_future(_run(body))
         self._task.set_name(name)
 
     async def stop(self) -> None:
-        """End it now and wait until it has ended."""
+        """Cancel it and wait until it has ended."""
         if self._task is asyncio.current_task():
             return
         self._task.cancel()
         await self.finish()
 
     async def finish(self) -> None:
-        """Wait until it has ended by itself."""
+        """Wait until it ends by itself."""
         await asyncio.gather(self._task, return_exceptions=True)
 
     @property
@@ -135,14 +135,14 @@ async def _run(body: Callable[[], Awaitable[None]]) -> None:
 
 
 async def all_of(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T | BaseException]:
-    """Make all calls at once; their results or errors, in order."""
+    """Make all calls at once; returns their results or errors, in order."""
     return await asyncio.gather(*(call() for call in calls), return_exceptions=True)
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Make a call that blocks (the disk) without holding up the loop.
+    """Make a call that blocks (the disk) in a thread, to keep the loop running.
 
-    A thread cannot be cancelled: who is cancelled meanwhile learns of it after the call has ended.
+    A thread cannot be cancelled: a cancelled caller gets its CancelledError after the call has ended.
     """
     work = asyncio.ensure_future(asyncio.to_thread(call))
     try:
@@ -153,7 +153,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 class Once:
-    """Something that is done once and to its end, whoever gives up waiting for it; all who ask wait for that end."""
+    """Does something once and to its end, even if its caller is cancelled; every caller waits for that end."""
 
     def __init__(self) -> None:
         self._task: asyncio.Future[None] | None = None
@@ -165,14 +165,14 @@ class Once:
 
 
 class Guard:
-    """Bounds calls into the SDK that it does not bound itself; closing it ends every call under way."""
+    """Limits the time of calls into the SDK, which has no timeout for some. Closing it ends every call in flight."""
 
     def __init__(self) -> None:
         self._limits: WeakSet[Limit] = WeakSet()
         self.closed = False
 
     def limit(self) -> Limit:
-        """A limit for the calls of one link."""
+        """The time limit for the calls of one sender."""
         limit = Limit(self)
         self._limits.add(limit)
         return limit
@@ -184,11 +184,11 @@ class Guard:
 
 
 class Limit:
-    """The limit of time for the calls of one link, one call at a time.
+    """The time limit for the calls of one sender, one call at a time.
 
-    One timer serves many calls: when it fires it looks at the call that is under way then, and is set again if that
-    one still has time. So a call that ends in time pays for no timer. A call whose time is over is cancelled again
-    and again until it ends: the SDK may take a cancellation for one more error to try anew after.
+    One timer serves many calls: when it fires, it checks the call in flight and is set again if that call still has
+    time. So a call that ends in time pays for no timer. An overdue call is cancelled repeatedly until it ends: the SDK
+    may treat a cancellation as one more error to retry.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -200,7 +200,7 @@ class Limit:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, sender: Any, seconds: float) -> None:
-        """A call begins that may take `seconds`; beyond them, and some grace, it is cancelled."""
+        """A call begins; it is cancelled after `seconds` and a grace period."""
         if self._guard.closed:
             raise ValueError("The paired client has been closed.")
         task = asyncio.current_task()
@@ -215,7 +215,7 @@ class Limit:
             self._set_timer(self._ends)
 
     def ended_the_call(self) -> bool:
-        """Whether the call was cancelled because its time was over, and not (also) by its caller."""
+        """Whether the limit cancelled the call, and its caller did not."""
         task, times = self._task, self._cancelled_by_us
         if not times or task is None:
             return False
@@ -223,13 +223,13 @@ class Limit:
         return [task.uncancel() for _ in range(times)][-1] <= self._cancelled_before
 
     def end(self) -> None:
-        """The call has ended, whatever its end was like."""
+        """The call has ended, in whatever way."""
         if self._cancelled_by_us:
             self.ended_the_call()
         self._task = None
 
     def expire(self) -> None:
-        """End the call under way, if there is one."""
+        """End the call in flight, if there is one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -240,9 +240,9 @@ class Limit:
             self._set_timer(self._ends + _GRACE_SECONDS)
 
     def _set_timer(self, when: float) -> None:
-        self._timer = asyncio.get_running_loop().call_at(min(when, now() + _LONGEST_LOOK_SECONDS), self._look)
+        self._timer = asyncio.get_running_loop().call_at(min(when, now() + _LONGEST_TIMER_SECONDS), self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if self._task is not None:
             if now() < self._ends:
@@ -252,7 +252,7 @@ class Limit:
 
 
 CANCELLED: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
-"""What a call raises when its caller gave up; the SDK's connection may then be in the middle of a frame."""
+"""Errors of a call whose caller gave up. The SDK may have written half a frame on its connection."""
 
 ENDED_BY_LIMIT: tuple[type[BaseException], ...] = CANCELLED
-"""What a call raises when its limit ended it."""
+"""Errors of a call that its limit ended."""

@@ -1,1 +1,1 @@
-"""The shell around the sync SDK, generated from `_aio` except for `runtime.py`."""
+"""The pairing for threads, generated from `_aio` except for `runtime.py`."""

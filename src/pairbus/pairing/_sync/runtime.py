@@ -1,6 +1,6 @@
-"""What the sync shell needs from its world. `_aio/runtime.py` offers the same names for tasks.
+"""Turns, jobs and time limits for threads. `_aio/runtime.py` has the same names for tasks.
 
-These two files are written by hand; the rest of `_sync` is generated from `_aio`.
+Both files are written by hand; the rest of `_sync` is generated from `_aio`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Mutex = threading.Lock
 
 
 class Turn:
-    """One user at a time, in the order they came; a waiter gives up at its deadline or when it is no longer wanted."""
+    """One user at a time, first come, first served. Waiters give up at their deadline or when no longer wanted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,11 +38,11 @@ class Turn:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """The number of waiters."""
         return len(self._waiters)
 
     def take_now(self) -> bool:
-        """True if the turn was free and is ours now."""
+        """Take the turn if it is free; whether it was."""
         with self._lock:
             if self._taken:
                 return False
@@ -50,7 +50,7 @@ class Turn:
             return True
 
     def take(self, deadline: float, wanted: Callable[[], bool]) -> bool:
-        """True when it is our turn; False if the deadline passed or it is no longer wanted."""
+        """Wait for the turn; False if the deadline passed or it is no longer wanted."""
         with self._lock:
             if not self._taken:
                 self._taken = True
@@ -64,7 +64,7 @@ class Turn:
             return waiter.has_turn
 
     def give_back(self) -> None:
-        """Hand the turn to the one who has waited longest; nobody who comes later gets it before."""
+        """Hand the turn to the longest waiter. Nobody who comes later gets it first."""
         with self._lock:
             if self._waiters:
                 waiter = self._waiters.popleft()
@@ -74,7 +74,7 @@ class Turn:
                 self._taken = False
 
     def nudge(self) -> None:
-        """Let every waiter look again whether it is still wanted."""
+        """Make every waiter check whether it still wants the turn."""
         with self._lock:
             for waiter in self._waiters:
                 if not waiter.wanted():
@@ -82,7 +82,7 @@ class Turn:
 
 
 class _Waiter:
-    """One who waits for the turn: woken because it is theirs, or because they need not wait any longer."""
+    """Waits for the turn; woken when it has the turn or no longer wants it."""
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         self.wanted = wanted
@@ -91,7 +91,7 @@ class _Waiter:
 
 
 class Wake:
-    """A flag that ends a wait early and is lowered by the one who waited."""
+    """A flag that ends a wait early; the waiter clears it."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -100,7 +100,7 @@ class Wake:
         self._event.set()
 
     def wait(self, seconds: float | None) -> bool:
-        """True if the flag was raised, False if the time passed."""
+        """True if the flag was set, False if the time passed."""
         raised = self._event.wait(seconds)
         if raised:
             self._event.clear()
@@ -108,22 +108,22 @@ class Wake:
 
 
 class _JobThread(threading.Thread):
-    """A thread that a job runs in."""
+    """The thread of a job."""
 
 
 class Job:
-    """A thread of ours, until it ends. The one who starts it also gives it a way to be asked to end."""
+    """A background thread. Its owner needs a way of its own to tell it to end."""
 
     def __init__(self, name: str, body: Callable[[], None]) -> None:
         self._thread = _JobThread(target=body, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait until it has ended; whoever stops a job has told it to end before."""
+        """Wait until it has ended; its owner has told it to end before."""
         self.finish()
 
     def finish(self) -> None:
-        """Wait until it has ended by itself."""
+        """Wait until it ends by itself."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -133,7 +133,7 @@ class Job:
 
 
 def all_of(calls: Sequence[Callable[[], T]]) -> list[T | BaseException]:
-    """Make all calls at once; their results or errors, in order."""
+    """Make all calls at once; returns their results or errors, in order."""
     if not calls:
         return []
 
@@ -148,14 +148,14 @@ def all_of(calls: Sequence[Callable[[], T]]) -> list[T | BaseException]:
 
 
 def in_thread(call: Callable[[], T]) -> T:
-    """Make a call that blocks (the disk): here, the caller waits for it anyway."""
+    """Make a call that blocks (the disk): here the caller waits anyway."""
     return call()
 
 
 class Once:
-    """Something that is done once and to its end; all who ask wait for that end.
+    """Does something once and to its end; every caller waits for that end.
 
-    Except for a job of ours: its own end may be what is being waited for.
+    A `Job` does not wait: that end may be waiting for the job.
     """
 
     def __init__(self) -> None:
@@ -176,40 +176,40 @@ class Once:
 
 
 class Guard:
-    """Bounds calls into the SDK that it does not bound itself.
+    """Limits the time of calls into the SDK, which has no timeout for some.
 
-    While the SDK opens a connection it reads the server's first answer without a timeout. A watchman thread
-    looks once a second and breaks the connection of a call that is overdue; when the guard is closed, of every
-    call, again and again (the SDK may try anew), until none is left.
+    While the SDK opens a connection it reads the server's first answer without a timeout. A thread checks once a second
+    and breaks the connections of overdue calls. When the guard is closed, it breaks the connections of all calls,
+    repeatedly (the SDK may retry), until none is left.
     """
 
     def __init__(self) -> None:
         self._limits: WeakSet[Limit] = WeakSet()
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._watchman: threading.Thread | None = None
+        self._watcher: threading.Thread | None = None
         self.closed = False
 
     def limit(self) -> Limit:
-        """A limit for the calls of one link."""
+        """The time limit for the calls of one sender."""
         limit = Limit(self)
         with self._lock:
             self._limits.add(limit)
         return limit
 
     def watch(self) -> None:
-        """Begin to look after the calls."""
+        """Start the watching thread."""
         with self._lock:
-            if self._watchman is None:
-                self._watchman = threading.Thread(target=self._watch, name="pairbus-watchman", daemon=True)
-                self._watchman.start()
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="pairbus-watchman", daemon=True)
+                self._watcher.start()
 
     @property
     def watching(self) -> bool:
-        return self._watchman is not None
+        return self._watcher is not None
 
     def close(self) -> None:
-        """Break every call that is still under way and refuse new ones; the watchman ends with the last."""
+        """Break every call in flight and refuse new ones; the watching thread ends with the last."""
         self.closed = True
         self._closing.set()
 
@@ -218,17 +218,17 @@ class Guard:
             closing = self._closing.is_set()
             with self._lock:
                 limits = list(self._limits)
-            under_way = [limit.look(closing) for limit in limits]
+            in_flight = [limit.check(closing) for limit in limits]
             if not closing:
                 self._closing.wait(_GRACE_SECONDS)
-            elif any(under_way):
+            elif any(in_flight):
                 time.sleep(_CLOSING_PAUSE_SECONDS)
             else:
                 return
 
 
 class Limit:
-    """The limit of time for the calls of one link, one call at a time."""
+    """The time limit for the calls of one sender, one call at a time."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -236,9 +236,9 @@ class Limit:
         self._broken: tuple[Any, float] | None = None
 
     def begin(self, sender: Any, seconds: float) -> None:
-        """A call begins that may take `seconds`; beyond them, and some grace, its connection is broken."""
+        """A call begins; its connection is broken after `seconds` and a grace period."""
         self._call = (sender, now() + seconds + _GRACE_SECONDS)
-        # Looked at after the call is registered: either this sees the closing, or the watchman the call.
+        # Checked after the call is registered: either this sees the closing, or the watcher sees the call.
         if self._guard.closed:
             self._call = None
             raise ValueError("The paired client has been closed.")
@@ -246,15 +246,15 @@ class Limit:
             self._guard.watch()
 
     def ended_the_call(self) -> bool:
-        """Whether the connection of the call was broken because its time was over."""
+        """Whether the limit broke the connection of the call."""
         return self._call is not None and self._broken is self._call
 
     def end(self) -> None:
-        """The call has ended, whatever its end was like."""
+        """The call has ended, in whatever way."""
         self._call = None
 
-    def look(self, closing: bool) -> bool:
-        """Break the connection of the call under way if it is overdue; whether there is a call at all."""
+    def check(self, closing: bool) -> bool:
+        """Break the connection of the call in flight if it is overdue; whether there is a call."""
         call = self._call
         if call is None:
             return False
@@ -266,7 +266,7 @@ class Limit:
 
 
 CANCELLED: tuple[type[BaseException], ...] = (KeyboardInterrupt,)
-"""What a call raises when its caller gave up; the SDK's connection may then be in the middle of a frame."""
+"""Errors of a call whose caller gave up. The SDK may have written half a frame on its connection."""
 
 ENDED_BY_LIMIT: tuple[type[BaseException], ...] = (ServiceBusError, OSError)
-"""What a call raises when its limit ended it."""
+"""Errors of a call that its limit ended."""

@@ -1,8 +1,8 @@
 # Generated from ../_aio/sender.py by scripts/generate_sync.py: change that file, not this one.
-"""The paired sender: the SDK's sender while the entity is healthy, the way into the backlog when it is not.
+"""The paired sender: the SDK's sender while the entity is healthy, the way into the backlog while it is not.
 
-The walk of a send: `send_messages` prepares the message, `_deliver` asks the entity's state for the way,
-uses the SDK's sender for the primary, tells the entity how that went, and diverts if it is told to.
+`send_messages` prepares the message. `_deliver` routes it by the entity's state, sends it through the SDK's sender of
+the primary, reports the result to the entity, and diverts the message if the entity says so.
 """
 
 from __future__ import annotations
@@ -16,20 +16,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
 
-from pairbus import envelope
+from pairbus import envelope, errors
 from pairbus.failover import BUSY_PAUSE_SECONDS, NO_ERA, EntityState, Event, EventKind, Verdict, verdict
 from pairbus.ledger import CompletedOperation, Operation, Route, error_name, outcome_of
-from pairbus.pairing import sdk, tracing
+from pairbus.pairing import observers, sdk
 from pairbus.pairing._sync import runtime
 from pairbus.pairing._sync.backlog import IN_DOUBT, BacklogRoute
-from pairbus.pairing._sync.entity import WatchedEntity
-from pairbus.pairing._sync.link import Link, NotWantedError, TurnTimeoutError
-from pairbus.pairing.failures import (
-    BacklogUnavailableError,
-    PartlyAcceptedError,
-    ScheduledInBacklogError,
-    SpoolError,
-)
+from pairbus.pairing._sync.entity import NotWantedError, SharedSender, TurnTimeoutError, WatchedEntity
 
 if TYPE_CHECKING:
     from pairbus.pairing._sync.client import PairedServiceBusClient
@@ -42,8 +35,8 @@ _SHORTEST_TIMEOUT = 0.001
 class PairedServiceBusSender(ServiceBusSender):
     """Sends to one queue or topic of the primary, or into the backlog while that entity is failed over.
 
-    Has the surface of the SDK's sender. Many threads (sync) or tasks (aio) may use one at once: their sends
-    take turns.
+    It has the surface of the SDK's sender. Many threads (sync) or tasks (aio) may use it at once: their sends take
+    turns.
     """
 
     def __init__(
@@ -52,14 +45,14 @@ class PairedServiceBusSender(ServiceBusSender):
         entity: WatchedEntity,
         make_sender: Callable[[], ServiceBusSender],
     ) -> None:
-        # The SDK's own __init__ is not called: this is its surface, the senders inside do the work.
+        # The SDK's __init__ is not called: this class has only its surface, the senders inside do the work.
         self._client = client
         self._entity = entity
         self._options = client.options
         self._send_timeout = client.send_timeout
         self._observers = client.observers
         self._tally = client.observers.tally(entity.name, Route.PRIMARY)
-        self._primary = Link(make_sender, client.guard)
+        self._primary = SharedSender(make_sender, client.guard)
         self._backlog = BacklogRoute(entity.name, client.backlog)
         self._closed = False
         rules = entity.machine.rules
@@ -81,28 +74,25 @@ class PairedServiceBusSender(ServiceBusSender):
 
     @property
     def backlog_queue(self) -> str | None:
-        """The backlog queue this sender stays with; None before it first needed one."""
+        """The backlog queue this sender stays with; None until it first needs one."""
         return self._backlog.queue
 
     def __enter__(self) -> Self:
         """Open the link to the primary, as the SDK's sender does.
 
-        An error that counts is not raised here: it is the entity's, and sends follow its state.
+        An error that counts is not raised: it changes the entity's state, and sends follow that.
         """
         self._check_usable()
         if self._entity.takes_sends():
             era = self._entity.machine.era
             try:
-                self._primary.open(runtime.now() + self._send_timeout, self._entity.takes_sends)
-                self._entity.learn_limits(self._primary.sender)
-            except NotWantedError:
-                pass
+                self._open_primary()
             except (AzureError, OSError) as error:
                 judged = self._verdict(error)
                 if judged is Verdict.DOES_NOT_COUNT:
                     raise
                 if judged is Verdict.COUNTS:
-                    self._entity.tell(Event(EventKind.SEND_FAILED, _cause(error), era))
+                    self._entity.handle(Event(EventKind.SEND_FAILED, _cause(error), era))
         return self
 
     def __exit__(
@@ -128,8 +118,8 @@ class PairedServiceBusSender(ServiceBusSender):
     ) -> None:
         """Send one message, several, or a batch; returns when they are accepted.
 
-        Accepted by the primary, or, while the entity is failed over, by a backlog queue or the spool.
-        `timeout` bounds the whole send in seconds, in both namespaces.
+        The primary accepts them or, while the entity is failed over, a backlog queue or the spool does. `timeout`
+        limits the whole send in seconds, in both namespaces.
         """
         if kwargs:
             warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
@@ -140,7 +130,7 @@ class PairedServiceBusSender(ServiceBusSender):
 
         def send(sender: ServiceBusSender, seconds: float) -> None:
             if type(outgoing) is list and not sdk.batch_limit(sender):
-                # For a list the SDK would open the link itself, without any limit of time.
+                # For a list the SDK would open the link itself, without a timeout.
                 deadline = runtime.now() + seconds
                 sdk.open_link(sender, seconds)
                 seconds = max(deadline - runtime.now(), _SHORTEST_TIMEOUT)
@@ -156,10 +146,10 @@ class PairedServiceBusSender(ServiceBusSender):
         timeout: float | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """Send messages that appear at a later time; the primary's sequence numbers of the messages.
+        """Send messages that appear at a later time; returns their sequence numbers at the primary.
 
-        While the entity is failed over the time travels with the messages through the backlog, and the
-        numbers are negative: they are not the primary's and cannot be cancelled.
+        While the entity is failed over, the time travels with the messages through the backlog. The numbers are then
+        negative: they are not the primary's, and the messages cannot be cancelled.
         """
         if kwargs:
             warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
@@ -172,16 +162,11 @@ class PairedServiceBusSender(ServiceBusSender):
         def schedule(sender: ServiceBusSender, seconds: float) -> list[int]:
             return sender.schedule_messages(outgoing, schedule_time_utc, timeout=seconds)
 
-        def numbers() -> list[int]:
+        def backlog_numbers() -> list[int]:
             return [self._client.next_backlog_number() for _ in range(count)]
 
         return self._deliver(
-            Operation.SCHEDULE,
-            outgoing,
-            timeout,
-            schedule,
-            numbers,
-            scheduled=schedule_time_utc,
+            Operation.SCHEDULE, outgoing, timeout, schedule, backlog_numbers, scheduled=schedule_time_utc
         )
 
     def cancel_scheduled_messages(
@@ -191,14 +176,14 @@ class PairedServiceBusSender(ServiceBusSender):
         timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
-        """Cancel messages scheduled at the primary; a number of the backlog is a ScheduledInBacklogError."""
+        """Cancel messages scheduled at the primary; raises ScheduledInBacklogError for numbers of the backlog."""
         if kwargs:
             warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
         self._check_usable(timeout)
         numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
-        ours = [number for number in numbers if number < 0]
-        if ours:
-            raise ScheduledInBacklogError(ours)
+        in_backlog = [number for number in numbers if number < 0]
+        if in_backlog:
+            raise sdk.ScheduledInBacklogError(in_backlog)
 
         def cancel(sender: ServiceBusSender, seconds: float) -> None:
             sender.cancel_scheduled_messages(sequence_numbers, timeout=seconds)
@@ -213,16 +198,13 @@ class PairedServiceBusSender(ServiceBusSender):
         self._observe_cancel(started, None)
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """A batch that leaves room for what its messages need to be kept in a backlog."""
+        """Create a batch that leaves room for the properties its messages need in a backlog."""
         self._check_usable()
         limit = sdk.batch_limit(self._primary.sender) or self._entity.batch_limit_bytes
         if not limit and self._entity.takes_sends():
             era = self._entity.machine.era
             try:
-                self._primary.open(runtime.now() + self._send_timeout, self._entity.takes_sends)
-                self._entity.learn_limits(self._primary.sender)
-            except NotWantedError:
-                pass
+                self._open_primary()
             except (AzureError, OSError) as error:
                 self._after_failure(error, self._verdict(error), era)
             limit = sdk.batch_limit(self._primary.sender)
@@ -234,6 +216,13 @@ class PairedServiceBusSender(ServiceBusSender):
             )
         return sdk.PairedMessageBatch(self.entity_name, max_size_in_bytes or limit, limit, self._primary.sender)
 
+    def _open_primary(self) -> None:
+        try:
+            self._primary.open(runtime.now() + self._send_timeout, self._entity.takes_sends)
+        except NotWantedError:
+            return
+        self._entity.learn_limits(self._primary.sender)
+
     def _deliver(
         self,
         operation: Operation,
@@ -244,7 +233,7 @@ class PairedServiceBusSender(ServiceBusSender):
         *,
         scheduled: datetime.datetime | None = None,
     ) -> T:
-        """The result of the call on the primary, or `diverted()` once the messages are in a backlog."""
+        """Return the result of the call on the primary, or `diverted()` once the messages are in a backlog."""
         entity, machine = self._entity, self._entity.machine
         started = runtime.now()
         deadline = started + (self._send_timeout if timeout is None else timeout)
@@ -274,7 +263,7 @@ class PairedServiceBusSender(ServiceBusSender):
                 self._after_failure(error, judged, NO_ERA if isinstance(error, TurnTimeoutError) else era)
                 break
             if machine.state is not EntityState.HEALTHY:
-                entity.tell(Event(EventKind.SEND_SUCCEEDED, era=era))
+                entity.handle(Event(EventKind.SEND_SUCCEEDED, era=era))
             if not entity.message_limit_bytes:
                 entity.learn_limits(self._primary.sender)
             if self._observers.in_detail:
@@ -285,7 +274,7 @@ class PairedServiceBusSender(ServiceBusSender):
         if timeout is None:
             deadline = runtime.now() + self._send_timeout
         elif primary_error is not None and runtime.now() >= deadline and self._client.spool is None:
-            raise primary_error  # no time is left to ask a backlog queue
+            raise primary_error  # no time is left for a backlog queue
         if scheduled is not None:
             outgoing = sdk.schedule(outgoing, scheduled)
         self._divert(outgoing, deadline, primary_error)
@@ -294,83 +283,86 @@ class PairedServiceBusSender(ServiceBusSender):
     def _until(self, started: float, deadline: float) -> float:
         """When an attempt on the primary must end, so that enough of the caller's time is left for the backlog.
 
-        All of the time is the primary's if the entity cannot be failed over before it is over.
+        The primary gets all of the time if the entity cannot fail over before the deadline.
         """
         until = deadline - min((deadline - started) / 2, self._send_timeout)
         if self._may_divert_at_once:
             return until
         machine = self._entity.machine
-        condemned = machine.next_deadline if machine.state is EntityState.SUSPECT else None
-        if condemned is None:
-            condemned = started + machine.rules.failover_interval
-        if condemned >= deadline:
+        fails_over_at = machine.next_deadline if machine.state is EntityState.SUSPECT else None
+        if fails_over_at is None:
+            fails_over_at = started + machine.rules.failover_interval
+        if fails_over_at >= deadline:
             return deadline
         # An attempt that outlives the failover interval is diverted; one that ends before it raises.
-        return max(until, min(condemned, deadline - (deadline - started) / 4))
+        return max(until, min(fails_over_at, deadline - (deadline - started) / 4))
 
     def _after_failure(self, error: BaseException, judged: Verdict, era: int) -> None:
-        """Tell the entity; raise the error unless the message is to be diverted."""
+        """Report a failure to the entity; raise the error unless the message is to be diverted."""
         if judged is not Verdict.COUNTS or self._client.is_closed:
             raise error
-        if not self._entity.tell(Event(EventKind.SEND_FAILED, _cause(error), era)).divert:
+        if not self._entity.handle(Event(EventKind.SEND_FAILED, _cause(error), era)).divert:
             raise error
 
     def _verdict(self, error: BaseException) -> Verdict:
-        chosen = self._options.causes_failover
-        if chosen is None:
-            return verdict(sdk.describe(error))
-        return Verdict.COUNTS if chosen(error) else _without_counting(verdict(sdk.describe(error)))
+        causes_failover = self._options.causes_failover
+        judged = verdict(sdk.describe(error))
+        if causes_failover is None:
+            return judged
+        if causes_failover(error):
+            return Verdict.COUNTS
+        return Verdict.DOES_NOT_COUNT if judged is Verdict.COUNTS else judged
 
     def _divert(self, outgoing: sdk.Outgoing, deadline: float, primary_error: BaseException | None) -> None:
         entity = self._entity
         if not entity.message_limit_bytes:
             entity.learn_limits(self._primary.sender)
-        known = entity.message_limit_bytes if sdk.is_single(outgoing) else entity.batch_limit_bytes
-        raws = sdk.encode(outgoing, known or sdk.LARGEST_MESSAGE_BYTES, self._primary.sender)
-        if not tracing.is_on():
-            self._keep(raws, deadline, primary_error, None)
+        limit = entity.message_limit_bytes if sdk.is_single(outgoing) else entity.batch_limit_bytes
+        raws = sdk.encode(outgoing, limit or sdk.LARGEST_MESSAGE_BYTES, self._primary.sender)
+        if not observers.is_tracing():
+            self._store(raws, deadline, primary_error, None)
             return
-        with tracing.diverted_send(self.entity_name, len(raws)) as trace_parent:
-            self._keep(raws, deadline, primary_error, trace_parent)
+        with observers.diverted_send(self.entity_name, len(raws)) as trace_parent:
+            self._store(raws, deadline, primary_error, trace_parent)
 
-    def _keep(
+    def _store(
         self, raws: Sequence[bytes], deadline: float, primary_error: BaseException | None, trace_parent: str | None
     ) -> None:
-        """Put encoded messages into a backlog queue, or the spool."""
+        """Put encoded messages into a backlog queue, or into the spool."""
         name = self.entity_name
         forms = [envelope.to_backlog(raw, name, trace_parent=trace_parent) for raw in raws]
         spool = self._client.spool
         if spool is not None and self._client.backlog.is_down and spool.depth:
-            spool.keep(name, forms)
+            spool.store(name, forms)
             return
         try:
             self._backlog.send(forms, deadline, primary_error=primary_error, episode=self._entity.episode)
-        except BacklogUnavailableError:
+        except errors.BacklogUnavailableError:
             if spool is None:
                 raise
-            spool.keep(name, forms)
-        except PartlyAcceptedError as error:
+            spool.store(name, forms)
+        except errors.PartlyAcceptedError as error:
             if spool is None:
                 raise
             try:
-                spool.keep(name, [forms[position] for position in error.rest])
-            except SpoolError as full:
-                raise PartlyAcceptedError(error.accepted, error.rest, full) from full
+                spool.store(name, [forms[position] for position in error.rest])
+            except errors.SpoolError as full:
+                raise sdk.PartlyAcceptedError(error.accepted, error.rest, full) from full
 
     def _observe(
         self, operation: Operation, outgoing: sdk.Outgoing, started: float, error: BaseException | None
     ) -> None:
-        observers = self._observers
-        if not observers.watching:
+        watchers = self._observers
+        if not watchers.watching:
             return
         in_doubt = isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError)
-        observers.sent(
+        watchers.sent(
             CompletedOperation(
                 operation,
-                observers.primary,
+                watchers.primary,
                 self.entity_name,
-                sdk.message_ids(outgoing) if observers.wants_ids else [None] * sdk.count_of(outgoing),
-                sdk.sizes(outgoing, self._primary.sender) if observers.in_detail else None,
+                sdk.message_ids(outgoing) if watchers.wants_ids else [None] * sdk.count_of(outgoing),
+                sdk.sizes(outgoing, self._primary.sender) if watchers.in_detail else None,
                 outcome=outcome_of(error, in_doubt=in_doubt),
                 error=error_name(error),
                 latency_us=int((runtime.now() - started) * 1_000_000),
@@ -409,7 +401,3 @@ def _nothing() -> None:
 
 def _cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _without_counting(given: Verdict) -> Verdict:
-    return Verdict.DOES_NOT_COUNT if given is Verdict.COUNTS else given
