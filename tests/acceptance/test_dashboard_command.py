@@ -125,7 +125,7 @@ def test_a_request_that_nobody_takes_is_taken_back(tmp_path: Path) -> None:
         said: dict[str, Any] = json.loads(body)
         assert (status, said["done"], len(said["answers"])) == (200, 0, 2)
         assert {one["text"] for one in said["answers"]} == {
-            "The process did not take the request; it was taken back and nothing was done."
+            "The process did not take the request, so it was withdrawn and nothing was done."
         }
         assert list((tmp_path / "state").rglob("request-*")) == []
 
@@ -142,7 +142,7 @@ def test_what_cannot_run_is_one_sentence(tmp_path: Path) -> None:
         assert f"Cannot listen on port {port}" in refused("--port", str(port), *state)
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)
-    assert "is open to others" in refused("--state-dir", str(tmp_path / "open"))
+    assert "Other users can access the state folder" in refused("--state-dir", str(tmp_path / "open"))
 
 
 @pytest.mark.parametrize("option", ["--port", "--month-operations"])

@@ -14,11 +14,9 @@ from azure.servicebus import ServiceBusMessage
 from tests.support.pairing import paired
 
 from pairbus.costs import shipped_tariffs, tariff_for
-from pairbus.dashboard import depths
-from pairbus.dashboard.depths import DepthWatch
+from pairbus.dashboard import observatory
 from pairbus.dashboard.money import Prices
-from pairbus.dashboard.observatory import Observatory, Settings
-from pairbus.dashboard.reading import look
+from pairbus.dashboard.observatory import DashboardSettings, DepthWatch, Observatory, look
 from pairbus.dashboard.view import Depth
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon import Namespace
@@ -64,7 +62,9 @@ def test_the_secondary_is_asked_and_its_number_is_shown(pair: EmbeddedPair, tmp_
             what="the message in the published state",
         )
         watch = DepthWatch(secondary)
-        found = asyncio.run(first_depth(Observatory(Settings(tmp_path / "state", PRICES), watch), "counted_at"))
+        found = asyncio.run(
+            first_depth(Observatory(DashboardSettings(tmp_path / "state", PRICES), watch), "counted_at")
+        )
     # The five of an earlier process, which nobody here knows of, are counted too.
     assert (found["messages"], found["dead_letters"], found["trouble"]) == (6, 0, None)
     assert watch.troubles == {}
@@ -77,8 +77,8 @@ def test_a_secondary_that_does_not_answer_is_said_and_not_asked_again_at_once(
     with paired(pair, state_dir=tmp_path / "state", primary_name="refused") as client:
         client.fail_over("orders")
         watch = DepthWatch(Namespace.parse(wrong, connection_verify=pair.secondary.ca_file))
-        found = asyncio.run(first_depth(Observatory(Settings(tmp_path / "state", PRICES), watch), "trouble"))
-    assert "does not say how many wait" in found["trouble"]
+        found = asyncio.run(first_depth(Observatory(DashboardSettings(tmp_path / "state", PRICES), watch), "trouble"))
+    assert found["trouble"].startswith("Cannot count the backlog in ")
     assert "wrong" not in found["trouble"]
     assert found["counted_at"] is None
 
@@ -87,7 +87,7 @@ def test_more_queues_than_a_round_takes_are_counted_in_turn_and_never_shown_as_e
     pair: EmbeddedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Room for one pair a round: the other has no number from the secondary until it was its turn."""
-    monkeypatch.setattr(depths, "MOST_QUEUES", 3)
+    monkeypatch.setattr(observatory, "MOST_QUEUES", 3)
     secondary = Namespace.parse(pair.secondary.connection_string, connection_verify=pair.secondary.ca_file)
     with ExitStack() as clients:
         for name, queues in (("turn-a", 2), ("turn-b", 2), ("vast", 4)):
@@ -115,7 +115,7 @@ def test_more_queues_than_a_round_takes_are_counted_in_turn_and_never_shown_as_e
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])
 def test_a_round_that_hangs_or_fails_in_any_way_keeps_no_old_number(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depths, "ROUND_SECONDS", 0.2)
+    monkeypatch.setattr(observatory, "ROUND_SECONDS", 0.2)
 
     class Credential:
         """What an application gave, which does not do what it should."""
@@ -129,4 +129,4 @@ def test_a_round_that_hangs_or_fails_in_any_way_keeps_no_old_number(how: str, mo
     watch.depths["contoso"] = Depth(40_000, 3, 1.0)
     asyncio.run(watch._count({"contoso": ["contoso/x-servicebus-transfer/0"]}))
     assert watch.depths == {}
-    assert watch.troubles == {"contoso": "standby.servicebus.windows.net does not say how many wait"}
+    assert watch.troubles == {"contoso": "Cannot count the backlog in standby.servicebus.windows.net"}

@@ -22,7 +22,7 @@ from pairbus.pipeline.audit import audit, evidence, speaking, weigh
 from pairbus.pipeline.build import concerning
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import read_lines, silver
-from pairbus.publishing.records import Count
+from pairbus.publishing.records import OperationCount
 
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
@@ -85,7 +85,9 @@ def test_the_dashboard_has_the_tables_rule_of_what_the_pairing_causes(spark: Spa
     records = frame(spark, schemas.SILVER, rows, day=NOON.date(), namespace="fabrikam", role="client")
     by_table = {int(row["entity"]): row["cause"] for row in gold.operations_daily(records).collect()}
     by_dashboard = [
-        pairing_cause(Count(20_000, "contoso", "fabrikam", "orders", operation, outcome, 1, 1, on_backlog=inside))
+        pairing_cause(
+            OperationCount(20_000, "contoso", "fabrikam", "orders", operation, outcome, 1, 1, on_backlog=inside)
+        )
         for operation, outcome, inside in kinds
     ]
     assert by_table == dict(enumerate(by_dashboard))

@@ -18,7 +18,7 @@ from pairbus.costs import billed_operations
 from pairbus.ledger import Operation, Record, closed_files, is_backlog_queue
 from pairbus.ledger.records import LEDGER_OPERATIONS
 from pairbus.publishing import folder
-from pairbus.publishing.records import STATE_VERSION, Action, Answer, ProcessState, Request
+from pairbus.publishing.records import STATE_VERSION, Answer, ControlRequest, ProcessState, RequestedAction
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 from pairbus.testing.waiting import wait_for
 
@@ -76,8 +76,8 @@ def sums_of_state(state: ProcessState) -> Sums:
     return {kind: (sums[0], sums[1]) for kind, sums in found.items()}
 
 
-def ask(place: Path, action: Action, source: str, entity: str = "") -> Answer:
-    asked = Request(
+def ask(place: Path, action: RequestedAction, source: str, entity: str = "") -> Answer:
+    asked = ControlRequest(
         v=STATE_VERSION, id=os.urandom(4).hex(), at=time.time(), action=action, source=source, entity=entity
     )
     folder.put_request(place, only_process(place).name, asked)
@@ -137,18 +137,18 @@ def test_requests_reach_the_client_and_its_syphon(pair: EmbeddedPair, shell: She
         wait_until(lambda: states(place) and published(place).syphons, what="a client and a syphon")
         key, syphon = published(place).pairs[0].key, published(place).syphons[0].key
 
-        answer = ask(place, Action.FAIL_OVER, key, orders)
+        answer = ask(place, RequestedAction.FAIL_OVER, key, orders)
         assert (answer.done, answer.text) == (True, f"{orders} is failed over.")
         assert client.state(orders).value == "failed over"
-        answer = ask(place, Action.MARK_HEALTHY, key, orders)
+        answer = ask(place, RequestedAction.MARK_HEALTHY, key, orders)
         assert (answer.done, client.state(orders).value) == (True, "healthy")
 
-        answer = ask(place, Action.FAIL_OVER, key, "no-such-queue")
+        answer = ask(place, RequestedAction.FAIL_OVER, key, "no-such-queue")
         assert (answer.done, answer.text) == (False, "This client does not send to 'no-such-queue'.")
-        assert not ask(place, Action.PAUSE, key).done
+        assert not ask(place, RequestedAction.PAUSE, key).done
 
-        assert ask(place, Action.PAUSE, syphon).done
+        assert ask(place, RequestedAction.PAUSE, syphon).done
         wait_until(lambda: published(place).syphons[0].state == "paused", what="a paused syphon")
-        assert ask(place, Action.RESUME, syphon).done
+        assert ask(place, RequestedAction.RESUME, syphon).done
         wait_until(lambda: published(place).syphons[0].state == "running", what="a running syphon")
-        assert not ask(place, Action.FAIL_OVER, syphon, orders).done
+        assert not ask(place, RequestedAction.FAIL_OVER, syphon, orders).done

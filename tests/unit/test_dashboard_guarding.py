@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from starlette.datastructures import Headers
+from multidict import CIMultiDict
 
-from pairbus.dashboard.guarding import TOKEN_HEADER, names_us, refusal_of_change
+from pairbus.dashboard.server import TOKEN_HEADER, names_this_machine, refusal_of_change
 
 TOKEN = "k3y-of-the-page"
 WRONG_TOKEN = "The control token is missing or wrong."
-ANOTHER_PAGE = "This was asked by another page."
+ANOTHER_PAGE = "The request came from another page."
 
 
 def refusal(token: str | None = TOKEN, **headers: str) -> str | None:
     given = {"Host": "127.0.0.1:8400", TOKEN_HEADER: TOKEN}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
-    return refusal_of_change(Headers(given), token)
+    return refusal_of_change(CIMultiDict(given), token)
 
 
 def test_the_token_opens() -> None:
@@ -30,7 +30,7 @@ def test_anything_but_the_whole_token_is_refused(given: str) -> None:
 
 
 def test_no_token_at_all_is_refused() -> None:
-    assert refusal_of_change(Headers({"Host": "localhost"}), TOKEN) == WRONG_TOKEN
+    assert refusal_of_change(CIMultiDict({"Host": "localhost"}), TOKEN) == WRONG_TOKEN
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_a_page_without_control_has_no_token_that_opens() -> None:
 
 @pytest.mark.parametrize("host", ["localhost.evil.example", "evil.example@x", "127.0.0.1.evil.example", "::1", "", "["])
 def test_only_names_of_this_machine_name_it(host: str) -> None:
-    assert not names_us(host)
+    assert not names_this_machine(host)

@@ -6,7 +6,7 @@ import pytest
 
 from pairbus.dashboard.money import pairing_cause
 from pairbus.ledger import Operation, Outcome
-from pairbus.publishing.records import Count
+from pairbus.publishing.records import OperationCount
 
 
 @pytest.mark.parametrize(
@@ -26,5 +26,5 @@ from pairbus.publishing.records import Count
 def test_each_operation_has_its_cause(
     operation: Operation, outcome: Outcome, on_backlog: bool, cause: str | None
 ) -> None:
-    count = Count(20_000, "contoso", "fabrikam", "orders", operation, outcome, 1, 1, on_backlog=on_backlog)
+    count = OperationCount(20_000, "contoso", "fabrikam", "orders", operation, outcome, 1, 1, on_backlog=on_backlog)
     assert pairing_cause(count) == cause

@@ -19,27 +19,33 @@ from pairbus.cli.dashboard import _serve
 from pairbus.cli.output import Refusal
 from pairbus.costs import Fleet, Outage, estimate, shipped_tariffs, tariff_for
 from pairbus.dashboard import ledger_tail
-from pairbus.dashboard.asking import Wish, addressees
-from pairbus.dashboard.depths import MOST_QUEUES, choose
 from pairbus.dashboard.ledger_tail import LedgerTail
 from pairbus.dashboard.money import Prices, outage_per_hour
-from pairbus.dashboard.observatory import Settings
-from pairbus.dashboard.reading import Process, Sighting, look
-from pairbus.dashboard.ribbons import Witness, ribbon
-from pairbus.dashboard.tallies import Tallies, Tally, put_in_at
-from pairbus.dashboard.view import Depth, Known, view
+from pairbus.dashboard.observatory import MOST_QUEUES, DashboardSettings, choose, look
+from pairbus.dashboard.server import ControlBody, addressees
+from pairbus.dashboard.view import (
+    Depth,
+    DepthAnchors,
+    Process,
+    PutIn,
+    Sighting,
+    ViewInput,
+    Witness,
+    put_in_at,
+    ribbon,
+    view,
+)
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route
-from pairbus.publishing.flows import DAY_SECONDS
+from pairbus.publishing.flows import BUCKET_SECONDS, DAY_SECONDS
 from pairbus.publishing.folder import OwnFolder, open_state_folder
-from pairbus.publishing.history import BUCKET_SECONDS
 from pairbus.publishing.records import (
-    Action,
-    Count,
     EntityReport,
     Flow,
     Moment,
+    OperationCount,
     PairReport,
     ProcessState,
+    RequestedAction,
     Totals,
     TransitionReport,
 )
@@ -50,13 +56,13 @@ TARIFF = tariff_for(shipped_tariffs(), "azure-usd", date(2026, 1, 1))
 PRICES = Prices(TARIFF, TARIFF.plan("standard"))
 
 
-def known(states: list[ProcessState] | None = None, **details: Any) -> Known:
+def known(states: list[ProcessState] | None = None, **details: Any) -> ViewInput:
     states = states_of_an_hour(NOW) if states is None else states
     processes = tuple(Process(state.process, state, state.program != "nightly-import") for state in states)
-    return Known(Sighting(processes, 0), PRICES, details.pop("depths", {}), **details)
+    return ViewInput(Sighting(processes, 0), PRICES, details.pop("depths", {}), **details)
 
 
-def only_pair(made: Known, now: float = NOW) -> dict[str, Any]:
+def only_pair(made: ViewInput, now: float = NOW) -> dict[str, Any]:
     (pair,) = view(made, now)["pairs"]
     found: dict[str, Any] = pair
     return found
@@ -120,7 +126,7 @@ def test_a_count_is_carried_on_from_its_own_time_and_the_past_does_not_move() ->
     """Ten messages a second go in, five come out; 1000 are counted once, and looked at for as long as a count lasts."""
     moved = {NOW - 100 + second: Flow(stored=10, gone=5) for second in range(200)}
     count = Depth(1000, 0, NOW + 3)
-    tallies = Tallies()
+    tallies = DepthAnchors()
     past = set()
     for second in range(20):
         now = NOW + second
@@ -138,7 +144,7 @@ def test_a_count_is_carried_on_from_its_own_time_and_the_past_does_not_move() ->
 def test_a_process_that_came_or_was_forgotten_since_the_count_does_not_shift_it() -> None:
     flow = Flow(stored=40)
     one = publishing(NOW, {NOW - 50: flow})
-    tallies = Tallies()
+    tallies = DepthAnchors()
     tallies.see(known([one]).sighting)
     anchored = tallies.anchored({PRIMARY: Depth(100, 0, NOW)}, NOW + 5)
     other = msgspec.structs.replace(one, process="new", started=NOW + 1, at=NOW + 4)
@@ -148,7 +154,7 @@ def test_a_process_that_came_or_was_forgotten_since_the_count_does_not_shift_it(
 
 @pytest.mark.parametrize(("at", "put_in"), [(5.0, 0), (10.0, 0), (12.0, 4), (15.0, 10), (16.0, 8), (99.0, 8)])
 def test_between_two_publications_a_tally_is_in_proportion(at: float, put_in: int) -> None:
-    assert put_in_at([Tally(10.0, 0), Tally(15.0, 10), Tally(16.0, 8)], at) == put_in
+    assert put_in_at([PutIn(10.0, 0), PutIn(15.0, 10), PutIn(16.0, 8)], at) == put_in
 
 
 def carrying(states: list[ProcessState], gone: int, *, age: int) -> list[ProcessState]:
@@ -270,7 +276,7 @@ def test_pairs_whose_names_begin_alike_are_two_and_are_asked_apart(
     folders = [OwnFolder(tmp_path / "state", each.process) for each in states]
     for own, each in zip(folders, states, strict=True):
         own.write(each)
-    found = addressees(tmp_path / "state", Wish(Action.FAIL_OVER, primary=first[0], entity="orders"))
+    found = addressees(tmp_path / "state", ControlBody(RequestedAction.FAIL_OVER, primary=first[0], entity="orders"))
     assert [one.process.name for one in found] == ["a-1-0000000a"]
     for own in folders:
         own.close()
@@ -285,8 +291,8 @@ def test_lines_about_backlog_queues_find_their_pair() -> None:
     report = msgspec.structs.replace(other.pairs[0], secondary="elsewhere")
     other = msgspec.structs.replace(other, pairs=[report])
 
-    def diverted(namespace: str, operations: int) -> Count:
-        return Count(
+    def diverted(namespace: str, operations: int) -> OperationCount:
+        return OperationCount(
             day,
             "Contoso",
             namespace,
@@ -325,7 +331,7 @@ def test_yesterday_is_not_today() -> None:
 
 
 def test_nobody_is_nothing() -> None:
-    shown = view(Known(Sighting((), 0), PRICES, {}), NOW)
+    shown = view(ViewInput(Sighting((), 0), PRICES, {}), NOW)
     assert (shown["pairs"], shown["processes"], shown["costs"]["amount"]) == ([], [], 0)
 
 
@@ -433,8 +439,8 @@ def test_a_ledger_is_read_once_as_it_grows_and_when_it_is_published(tmp_path: Pa
         )
     assert tail.read_on(day)
     expected = [
-        Count(day, "contoso", "contoso", "orders", Operation.SEND, Outcome.OK, 2, 2, Route.PRIMARY),
-        Count(day, "contoso", "standby", "orders", Operation.DIVERT, Outcome.OK, 1, 2, Route.BACKLOG, True),
+        OperationCount(day, "contoso", "contoso", "orders", Operation.SEND, Outcome.OK, 2, 2, Route.PRIMARY),
+        OperationCount(day, "contoso", "standby", "orders", Operation.DIVERT, Outcome.OK, 1, 2, Route.BACKLOG, True),
     ]
     assert tail.counts() == expected
     assert tail.billed() == expected
@@ -470,7 +476,7 @@ def test_a_page_that_cannot_be_served_any_more_ends(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wrong:
         wrong.bind(("127.0.0.1", 0))
         with pytest.raises(Refusal, match="The page's server stopped"):
-            asyncio.run(_serve(Settings(tmp_path / "state", PRICES), None, wrong, None))
+            asyncio.run(_serve(DashboardSettings(tmp_path / "state", PRICES), None, wrong, None))
 
 
 def test_a_namespace_that_counted_itself_is_billed_by_its_own_records(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_bad_option_is_refused_before_anything_is_opened() -> None:
 def test_a_connection_string_that_is_none_is_named_and_not_shown(junk: Any) -> None:
     good = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
     for which, given in (("primary", (junk, good)), ("secondary", (good, junk))):
-        with pytest.raises(ValueError, match=f"^{which} is no connection string") as raised:
+        with pytest.raises(ValueError, match=f"^{which} is not the connection string") as raised:
             PairedServiceBusClient.from_connection_strings(*given)
         assert "topsecret" not in "".join(traceback.format_exception(raised.value))
 

@@ -19,17 +19,16 @@ import pytest
 from pairbus.ledger import CompletedOperation, Operation, Outcome, Route
 from pairbus.pairing.observers import publish
 from pairbus.publishing import Publisher, RequestRefusedError, folder, join
-from pairbus.publishing.flows import DAY_SECONDS
-from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS, History
+from pairbus.publishing.flows import BUCKET_SECONDS, DAY_SECONDS, KEPT_BUCKETS, History
+from pairbus.publishing.publisher import MOST_COUNTS, OTHERS, OperationTally
 from pairbus.publishing.records import (
     STATE_VERSION,
-    Action,
+    ControlRequest,
     Flow,
     PairReport,
     ProcessState,
-    Request,
+    RequestedAction,
 )
-from pairbus.publishing.tally import MOST_KINDS, OTHERS, Tally
 from pairbus.testing import wait_until
 from pairbus.testing.waiting import wait_for
 
@@ -41,7 +40,7 @@ class Pair:
 
     def __init__(self, publisher: Publisher) -> None:
         self.key = publisher.new_key("pair")
-        self.asked: list[tuple[Action, str]] = []
+        self.asked: list[tuple[RequestedAction, str]] = []
         publisher.add(self)
 
     def describe(self) -> PairReport:
@@ -57,8 +56,8 @@ class Pair:
             ping_interval=60,
         )
 
-    def obey(self, action: Action, entity: str) -> str:
-        if action is Action.PAUSE:
+    def apply(self, action: RequestedAction, entity: str) -> str:
+        if action is RequestedAction.PAUSE:
             raise RequestRefusedError("No syphon here.")
         self.asked.append((action, entity))
         return "done as asked"
@@ -87,8 +86,10 @@ def ended(publisher: Publisher) -> ProcessState:
     return wait_for(last_word, what="the last writing")
 
 
-def request(source: str, action: Action = Action.FAIL_OVER, *, at: float | None = None) -> Request:
-    return Request(
+def request(
+    source: str, action: RequestedAction = RequestedAction.FAIL_OVER, *, at: float | None = None
+) -> ControlRequest:
+    return ControlRequest(
         v=STATE_VERSION,
         id=os.urandom(4).hex(),
         at=time.time() if at is None else at,
@@ -108,7 +109,7 @@ def sent(entity: str, messages: int, outcome: Outcome = Outcome.OK) -> Completed
 
 
 def test_what_is_counted_is_what_the_records_would_add_up_to() -> None:
-    tally = Tally()
+    tally = OperationTally()
     tally.count("contoso", sent("orders", 100))
     tally.count(
         "contoso",
@@ -136,7 +137,7 @@ def test_what_is_counted_is_what_the_records_would_add_up_to() -> None:
 
 
 def test_a_day_that_is_over_stays_in_the_totals_only() -> None:
-    tally = Tally()
+    tally = OperationTally()
     ids = [None] * 7
     tally.count("contoso", CompletedOperation(Operation.RESTORE, "contoso", "orders", ids, route=Route.SYPHON))
     tally.count(
@@ -150,17 +151,17 @@ def test_a_day_that_is_over_stays_in_the_totals_only() -> None:
 
 
 def test_what_has_too_many_names_is_counted_together() -> None:
-    tally = Tally()
-    for number in range(MOST_KINDS + 50):
+    tally = OperationTally()
+    for number in range(MOST_COUNTS + 50):
         tally.count("contoso", sent(f"reply-{number}", 1))
     rows = tally.rows(int(time.time()) // DAY_SECONDS)
-    assert len(rows) == MOST_KINDS + 1
+    assert len(rows) == MOST_COUNTS + 1
     assert next(one for one in rows if one.target == OTHERS).operations == 50
-    assert tally.totals()["contoso"].primary == MOST_KINDS + 50
+    assert tally.totals()["contoso"].primary == MOST_COUNTS + 50
 
 
 def test_no_count_is_lost_between_threads() -> None:
-    tally = Tally()
+    tally = OperationTally()
 
     def work() -> None:
         for _ in range(2_000):
@@ -180,7 +181,9 @@ def test_no_count_is_lost_between_threads() -> None:
 def test_history_keeps_an_hour_and_speeds_the_last_seconds() -> None:
     history = History()
     for second in range(0, 2 * 3600, 5):
-        history.note({"contoso": Flow(primary=10 * second, stored=second)}, now=1_000_000 + second, instant=second)
+        history.note(
+            {"contoso": Flow(primary=10 * second, stored=second)}, now=1_000_000 + second, monotonic_now=second
+        )
     moments = history.moments()
     assert len(moments) == KEPT_BUCKETS
     assert {moment.flow.primary for moment in moments} == {10 * BUCKET_SECONDS}
@@ -190,15 +193,15 @@ def test_history_keeps_an_hour_and_speeds_the_last_seconds() -> None:
 def test_what_stands_still_has_no_speed_and_no_buckets() -> None:
     history = History()
     for second in range(20):
-        history.note({"contoso": Flow(primary=5)}, now=1_000_000 + second, instant=second)
+        history.note({"contoso": Flow(primary=5)}, now=1_000_000 + second, monotonic_now=second)
     assert [moment.flow.primary for moment in history.moments()] == [5]
     assert history.speeds() == []
 
 
 def test_a_clock_that_is_set_back_leaves_no_buckets_in_the_future() -> None:
     history = History()
-    history.note({"contoso": Flow(primary=5)}, now=2_000_000, instant=0)
-    history.note({"contoso": Flow(primary=9)}, now=1_000_000, instant=1)
+    history.note({"contoso": Flow(primary=5)}, now=2_000_000, monotonic_now=0)
+    history.note({"contoso": Flow(primary=9)}, now=1_000_000, monotonic_now=1)
     assert [(moment.bucket, moment.flow.primary) for moment in history.moments()] == [(100_000, 4)]
 
 
@@ -259,8 +262,8 @@ def test_a_folder_that_others_can_enter_is_refused_once_in_the_log(
         place.chmod(0o700)
         written(publisher)
     assert [record.getMessage() for record in caplog.records] == [
-        f"The state of this process cannot be published in {place}: The state folder {place} is open to others: "
-        f"make it yours alone with chmod 700 {place}."
+        f"Cannot publish the state of this process in {place}: Other users can access the state folder {place}. "
+        f"Make it private: chmod 700 {place}"
     ]
     publisher.leave(source)
     ended(publisher)
@@ -279,7 +282,7 @@ def test_a_folder_that_holds_something_else_is_refused_and_nothing_in_it_is_touc
         (home / name / "precious").write_text("mine")
     home.chmod(0o700)
     before = things(home)
-    with pytest.raises(folder.FolderError, match=r"holds something else \('\.ssh'\): name a folder that is for this"):
+    with pytest.raises(folder.FolderError, match=r"contains other files \('\.ssh'\)\. Choose an empty folder"):
         folder.open_state_folder(home)
     with caplog.at_level(logging.WARNING, "pairbus.publishing"):
         publisher, source = joined(home)
@@ -433,8 +436,8 @@ def test_a_request_is_followed_once_and_answered(tmp_path: Path) -> None:
     path = folder.put_request(publisher.folder, publisher.process, asked)
     answer = wait_for(lambda: next(iter(written(publisher).answers), None), what="the answer")
     assert (answer.request, answer.done, answer.text) == (asked.id, True, "done as asked")
-    assert source.asked == [(Action.FAIL_OVER, "orders")]
-    assert not folder.take_back(path)
+    assert source.asked == [(RequestedAction.FAIL_OVER, "orders")]
+    assert not folder.withdraw_request(path)
     publisher.leave(source)
     ended(publisher)
 
@@ -442,13 +445,13 @@ def test_a_request_is_followed_once_and_answered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("action", "age", "source", "said"),
     [
-        (Action.PAUSE, 0.0, None, "No syphon here."),
-        (Action.FAIL_OVER, 3600.0, None, "The request is too old and was not followed."),
-        (Action.FAIL_OVER, 0.0, "pair-99", "There is no such client or syphon in this process any more."),
+        (RequestedAction.PAUSE, 0.0, None, "No syphon here."),
+        (RequestedAction.FAIL_OVER, 3600.0, None, "The request is too old and was not followed."),
+        (RequestedAction.FAIL_OVER, 0.0, "pair-99", "This process no longer has this client or syphon."),
     ],
 )
 def test_what_cannot_be_followed_is_answered_too(
-    tmp_path: Path, action: Action, age: float, source: str | None, said: str
+    tmp_path: Path, action: RequestedAction, age: float, source: str | None, said: str
 ) -> None:
     publisher, pair = joined(tmp_path / "state")
     written(publisher)
@@ -463,7 +466,7 @@ def test_what_cannot_be_followed_is_answered_too(
 def test_a_request_that_is_taken_back_is_never_followed(tmp_path: Path) -> None:
     own = folder.OwnFolder(tmp_path, "host-1-00")
     path = folder.put_request(tmp_path, "host-1-00", request("pair-1"))
-    assert folder.take_back(path)
+    assert folder.withdraw_request(path)
     assert list(own.take_requests()) == []
     own.close()
 

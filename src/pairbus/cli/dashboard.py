@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import socket
 
     from pairbus.dashboard.money import Prices
-    from pairbus.dashboard.observatory import Settings
+    from pairbus.dashboard.observatory import DashboardSettings
     from pairbus.syphon import Namespace
 
 DEFAULT_PORT = 8750
@@ -85,10 +85,10 @@ def dashboard(
         raise Refusal(f"--ledger '{ledger}' is not a folder: name the one in which your applications record.")
     counted = None if secondary is None else namespace_of_secondary(secondary)
     try:
-        from pairbus.dashboard.observatory import Settings
+        from pairbus.dashboard.observatory import DashboardSettings
         from pairbus.dashboard.server import listen
     except ImportError as error:
-        raise Refusal("The dashboard needs starlette and uvicorn: pip install 'pairbus[dashboard]'.") from error
+        raise Refusal("The dashboard needs aiohttp: pip install 'pairbus[dashboard]'.") from error
     import asyncio
 
     from pairbus.publishing.folder import FolderError, open_state_folder
@@ -106,7 +106,7 @@ def dashboard(
         ) from error
     token = secrets.token_urlsafe(32) if allow_control else None
     with listener, _token_file(state_dir, listener, token) as token_file:
-        asyncio.run(_serve(Settings(state_dir, prices, ledger, token), counted, listener, token_file))
+        asyncio.run(_serve(DashboardSettings(state_dir, prices, ledger, token), counted, listener, token_file))
 
 
 def _prices(file: Path | None, name: str | None, plan: str, month_operations: int) -> Prices:
@@ -122,12 +122,11 @@ def _prices(file: Path | None, name: str | None, plan: str, month_operations: in
 
 
 async def _serve(
-    settings: Settings, secondary: Namespace | None, listener: socket.socket, token_file: Path | None
+    settings: DashboardSettings, secondary: Namespace | None, listener: socket.socket, token_file: Path | None
 ) -> None:
     import asyncio
 
-    from pairbus.dashboard.depths import DepthWatch
-    from pairbus.dashboard.observatory import Observatory
+    from pairbus.dashboard.observatory import DepthWatch, Observatory
     from pairbus.dashboard.server import ADDRESS, serving
 
     stop = stop_event()

@@ -1,1 +1,1 @@
-"""The live page: what the processes of this machine publish about themselves, in a browser, on loopback only."""
+"""The live page: the published states of the processes on this machine, in a browser, on loopback only."""

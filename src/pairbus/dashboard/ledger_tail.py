@@ -1,7 +1,7 @@
-"""Today's operations as a ledger folder has them, without Spark: its files are read as they grow.
+"""Today's operations from a ledger folder, without Spark: its files are read as they grow.
 
-Each line is read once. A day's first look may mean a large folder: `read_on` takes a bounded amount at a time and says
-whether there is more. A file that cannot be read is counted and tried again the next time; the others are read.
+Each line is read once. The first look of a day may find a large folder, so `read_on` reads a bounded amount at a time
+and says whether there is more. A file that cannot be read is counted and tried again the next time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pairbus.ledger.records import (
     is_backlog_queue,
 )
 from pairbus.publishing.flows import DAY_SECONDS
-from pairbus.publishing.records import Count, Kind
+from pairbus.publishing.records import CountKey, OperationCount
 
 READ_AT_ONCE_BYTES = 32 * 1024 * 1024
 _SILENT = LEDGER_OPERATIONS | {Operation.TRANSITION}
 
 
 class _Line(msgspec.Struct):
-    """What is needed of a record."""
+    """The fields of a record that are used here."""
 
     v: int
     at_us: int
@@ -53,15 +53,15 @@ class LedgerTail:
         self._decoder = msgspec.json.Decoder(_Line)
         self._day = -1
         self._offsets: dict[str, int] = {}
-        # By kind, and whether the namespace itself recorded it.
-        self._sums: dict[tuple[Kind, bool], list[int]] = {}
+        # By key, and whether the namespace itself recorded it.
+        self._sums: dict[tuple[CountKey, bool], list[int]] = {}
         self.unreadable = 0
-        """Lines of today's files that are no records."""
+        """Lines of today's files that are not records."""
         self.refused = 0
-        """Files that could not be read the last time; the folder itself counts as one."""
+        """Files that could not be read last time; an unreadable folder counts as one."""
 
     def read_on(self, day: int) -> bool:
-        """Read what is new, up to a limit; True if everything there is has been read."""
+        """Read new lines, up to a limit; True if everything has been read."""
         if day != self._day:
             self._day, self._offsets, self._sums, self.unreadable = day, {}, {}, 0
         room = READ_AT_ONCE_BYTES
@@ -76,19 +76,19 @@ class LedgerTail:
                 return False
             try:
                 room -= self._read_file(path, room)
-            except FileNotFoundError:  # published in this moment: it is read under its new name
+            except FileNotFoundError:  # just published: it is read under its new name
                 continue
             except OSError:
                 self.refused += 1
         return room > 0
 
     def _read_file(self, path: Path, most: int) -> int:
-        """How much was read; `most` if there may be more."""
-        # A file that is published keeps the beginning of its name: what was read of it stays read.
+        """Returns the number of bytes read; `most` if there may be more."""
+        # A published file keeps the beginning of its name, so what was read stays read.
         stem = path.name.removesuffix(OPEN_SUFFIX).removesuffix(".jsonl")
         offset = self._offsets.get(stem, 0)
-        found = path.stat()
-        if found.st_size == offset or found.st_mtime < self._day * DAY_SECONDS:
+        status = path.stat()
+        if status.st_size == offset or status.st_mtime < self._day * DAY_SECONDS:
             return 0
         with path.open("rb") as file:
             file.seek(offset)
@@ -111,24 +111,24 @@ class LedgerTail:
         primary = line.entity.partition("/")[0] if on_backlog else line.namespace
         target = line.destination or line.entity
         own = line.role is Role.NAMESPACE
-        kind = (self._day, primary, line.namespace, target, line.operation, line.route, line.outcome, on_backlog)
-        sums = self._sums.setdefault((kind, own), [0, 0])
+        key = (self._day, primary, line.namespace, target, line.operation, line.route, line.outcome, on_backlog)
+        sums = self._sums.setdefault((key, own), [0, 0])
         sums[0] += 1
         sums[1] += billed_operations(line.operation, line.bytes, line.outcome) if line.billed is None else line.billed
 
-    def counts(self) -> list[Count]:
-        """What clients, syphons and receivers recorded."""
+    def counts(self) -> list[OperationCount]:
+        """The operations that clients, syphons and receivers recorded."""
         return self._counts(own=False)
 
-    def billed(self) -> list[Count]:
-        """What is billed: a namespace that keeps a ledger of its own has counted everyone's operations."""
+    def billed(self) -> list[OperationCount]:
+        """The billed operations: a namespace with a ledger of its own has counted the operations of everyone."""
         own = self._counts(own=True)
-        counted_itself = {one.namespace for one in own}
-        return own + [one for one in self._counts(own=False) if one.namespace not in counted_itself]
+        counted_itself = {count.namespace for count in own}
+        return own + [count for count in self._counts(own=False) if count.namespace not in counted_itself]
 
-    def _counts(self, *, own: bool) -> list[Count]:
+    def _counts(self, *, own: bool) -> list[OperationCount]:
         return [
-            Count.of(kind, operations, billed)
-            for (kind, by_namespace), (operations, billed) in self._sums.items()
+            OperationCount.of(key, operations, billed)
+            for (key, by_namespace), (operations, billed) in self._sums.items()
             if by_namespace is own
         ]

@@ -1,7 +1,7 @@
-"""What today has cost so far, and what an outage costs for each hour that it lasts. PURE.
+"""PURE. The cost of today so far, and the cost of an outage per hour.
 
-The rules are those of `pairbus.costs`: what is billed, and prices in steps for each namespace and month. In which step
-today's operations fall is decided by how many the month had before, which only the user knows.
+The rules are those of `pairbus.costs`: what is billed, and price steps per namespace and month. Which step applies
+depends on the operations of the month before today, which only the user knows.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from pairbus.costs import Plan, Tariff, added_amount, units
 from pairbus.costs.billing import TRANSIT_OPERATIONS
 from pairbus.ledger.records import Operation, Outcome
-from pairbus.publishing.records import Count, PairReport
+from pairbus.publishing.records import OperationCount, PairReport
 
 SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The tariff and plan, and how many operations each namespace had in the month before today."""
+    """The tariff, the plan, and the operations of each namespace in this month before today."""
 
     tariff: Tariff
     plan: Plan
@@ -29,13 +29,13 @@ class Prices:
 
     @property
     def included(self) -> int:
-        """Operations of a month that cost nothing."""
+        """The free operations of a month."""
         steps = self.plan.operations
         return steps[0].up_to or 0 if steps and steps[0].price == 0 else 0
 
 
-def pairing_cause(count: Count) -> str | None:
-    """What the pairing is to blame for, by the rule of the table `operations_daily`."""
+def pairing_cause(count: OperationCount) -> str | None:
+    """Why the pairing caused these operations, by the rule of the table `operations_daily`; None if it did not."""
     if count.operation is Operation.PING:
         return "pings"
     if count.operation in (Operation.RECEIVE, Operation.PEEK) and count.on_backlog:
@@ -45,24 +45,24 @@ def pairing_cause(count: Count) -> str | None:
     return "creation" if count.operation is Operation.CREATE and count.on_backlog else None
 
 
-def today(counts: Iterable[Count], prices: Prices, seconds_of_day: float) -> dict[str, Any]:
-    """Each namespace's operations of the day, what of them the pairing added, and what they cost."""
+def today(counts: Iterable[OperationCount], prices: Prices, seconds_of_day: float) -> dict[str, Any]:
+    """The operations of today in each namespace, the share that the pairing added, and their cost."""
     sums: dict[str, dict[str, int]] = {}
     for count in counts:
-        mine = sums.setdefault(count.namespace, {"operations": 0, "billed": 0, "pairing": 0})
-        mine["operations"] += count.operations
-        mine["billed"] += count.billed
+        totals = sums.setdefault(count.namespace, {"operations": 0, "billed": 0, "pairing": 0})
+        totals["operations"] += count.operations
+        totals["billed"] += count.billed
         if pairing_cause(count) is not None:
-            mine["pairing"] += count.billed
+            totals["pairing"] += count.billed
     hours = Decimal(round(seconds_of_day)) / SECONDS_PER_HOUR
     standing = hours * (prices.plan.base_per_hour + prices.plan.messaging_unit_per_hour)
     namespaces = []
-    for namespace, mine in sorted(sums.items()):
-        operations = added_amount(prices.plan, prices.month_operations, mine["billed"])
+    for namespace, totals in sorted(sums.items()):
+        operations = added_amount(prices.plan, prices.month_operations, totals["billed"])
         namespaces.append(
             {
                 "namespace": namespace,
-                **mine,
+                **totals,
                 "operations_amount": float(operations),
                 "standing_amount": float(standing),
                 "amount": float(operations + standing),
@@ -73,18 +73,18 @@ def today(counts: Iterable[Count], prices: Prices, seconds_of_day: float) -> dic
         "tariff": f"{prices.tariff.name} of {prices.tariff.valid_from.isoformat()}",
         "plan": prices.plan.name,
         "namespaces": namespaces,
-        "billed": sum(one["billed"] for one in namespaces),
-        "amount": sum(one["amount"] for one in namespaces),
+        "billed": sum(row["billed"] for row in namespaces),
+        "amount": sum(row["amount"] for row in namespaces),
     }
 
 
 def outage_per_hour(
-    pairs: Sequence[PairReport], diverted_per_second: float, counts: Sequence[Count], prices: Prices
+    pairs: Sequence[PairReport], diverted_per_second: float, counts: Sequence[OperationCount], prices: Prices
 ) -> dict[str, Any] | None:
-    """What the pairing adds in an hour like this moment; None while no entity is failed over.
+    """The operations that the pairing would add in an hour at the current rates; None while no entity is failed over.
 
-    Pings of each failed-over entity in each paired client, and four operations for each diverted message and 64 KB, two
-    in each namespace: the formulae of `pairbus cost estimate`.
+    These are the pings of each failed-over entity by each paired client, and four operations for each diverted message
+    and 64 KB, two in each namespace: the formulae of `pairbus cost estimate`.
     """
     pings = sum(
         SECONDS_PER_HOUR / pair.ping_interval
@@ -94,17 +94,20 @@ def outage_per_hour(
     )
     if not pings:
         return None
-    diverts = [one for one in counts if one.operation is Operation.DIVERT and one.outcome is Outcome.OK]
-    messages = sum(one.operations for one in diverts)
-    each = sum(one.billed for one in diverts) / messages if messages else units(0)
-    half = diverted_per_second * SECONDS_PER_HOUR * each * TRANSIT_OPERATIONS / 2
+    diverts = [count for count in counts if count.operation is Operation.DIVERT and count.outcome is Outcome.OK]
+    messages = sum(count.operations for count in diverts)
+    per_message = sum(count.billed for count in diverts) / messages if messages else units(0)
+    half = diverted_per_second * SECONDS_PER_HOUR * per_message * TRANSIT_OPERATIONS / 2
     added = (round(pings + half), round(half))
     return {
         "pings": round(pings),
         "operations": sum(added),
-        "amount": float(sum(added_amount(prices.plan, prices.month_operations, one) for one in added)),
+        "amount": float(sum(added_amount(prices.plan, prices.month_operations, operations) for operations in added)),
         "amount_beyond": float(
-            sum(added_amount(prices.plan, max(prices.month_operations, prices.included), one) for one in added)
+            sum(
+                added_amount(prices.plan, max(prices.month_operations, prices.included), operations)
+                for operations in added
+            )
         ),
         "included": prices.included,
     }

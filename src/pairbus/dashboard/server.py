@@ -1,157 +1,295 @@
-"""The page's server: three files, one JSON document, a stream of it, and, if allowed, requests. Loopback only."""
+"""The server of the page, on loopback only: the files of the page, the view as JSON and as a stream, and control.
+
+Guards
+- Every request must name this machine in `Host`. A foreign name that was made to resolve to this machine is refused.
+- The page loads nothing from elsewhere, no other page can frame it, and the browser stores nothing.
+- There are no cookies, so a browser sends no credential by itself. A change needs the token in a header, which a page
+  from elsewhere can neither read nor send, and an `Origin`, if there is one, of this page.
+
+Control writes requests into the folders of the processes and waits for their answers. A request that a process did not
+take in time is withdrawn: then certainly nothing was done.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from pairbus.dashboard.asking import UnknownTargetError, Wish, ask
-from pairbus.dashboard.guarding import Guarded, refusal_of_change
-from pairbus.dashboard.observatory import Observatory
-from pairbus.publishing.records import Action
+from pairbus.dashboard.observatory import Observatory, look
+from pairbus.dashboard.view import Process, pair_key
+from pairbus.publishing.folder import put_request, read_state, withdraw_request
+from pairbus.publishing.records import STATE_VERSION, ControlRequest, RequestedAction
 
 ADDRESS = "127.0.0.1"
+TOKEN_HEADER = "X-Pairbus-Token"  # noqa: S105 - the name of a header
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
 ASSETS = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/draw.js": ("draw.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 MOST_VIEWERS = 100
-MOST_WISH_BYTES = 4096
-_SHUTDOWN_SECONDS = 2
+MOST_REQUESTS = 4 * MOST_VIEWERS
+MOST_BODY_BYTES = 4096
+ANSWER_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_KEEP_ALIVE_SECONDS = 5.0
+_SHUTDOWN_SECONDS = 2.0
 
 
-class _Wish(msgspec.Struct, forbid_unknown_fields=True):
-    action: Action
+class ControlBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A change of an entity in all clients of a pair (`primary` is the key of the pair), or of one syphon."""
+
+    action: RequestedAction
     primary: str = ""
     entity: str = ""
     process: str = ""
     key: str = ""
 
 
-def application(observatory: Observatory) -> ASGIApp:
+def application(observatory: Observatory) -> web.Application:
     """The page and its data, guarded."""
     viewers = 0
+    requests = 0
 
-    async def state(_: Request) -> Response:
-        return Response(observatory.latest, media_type="application/json")
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal requests
+        if not names_this_machine(request.headers.get("Host", "")):
+            return _refusal(421, "Open this page as localhost or 127.0.0.1.")
+        if requests >= MOST_REQUESTS:
+            return _refusal(503, "Too many requests at once.")
+        requests += 1
+        try:
+            return await handler(request)
+        finally:
+            requests -= 1
 
-    async def events(_: Request) -> Response:
-        if viewers >= MOST_VIEWERS:
-            return JSONResponse({"error": f"{MOST_VIEWERS} pages are open already."}, status_code=503)
-        return StreamingResponse(stream(), media_type="text/event-stream")
+    async def state(_: web.Request) -> web.Response:
+        return web.Response(body=observatory.latest, content_type="application/json")
 
-    async def stream() -> AsyncIterator[bytes]:
+    async def events(request: web.Request) -> web.StreamResponse:
         nonlocal viewers
+        if viewers >= MOST_VIEWERS:
+            return _refusal(503, f"{MOST_VIEWERS} pages are open already. Close one.")
         viewers += 1
         try:
-            yield b"retry: 2000\n\n" + _event(observatory.latest)
+            stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await stream.prepare(request)
+            await stream.write(b"retry: 2000\n\n" + _event(observatory.latest))
             while (latest := await observatory.wait()) is not None:
-                yield _event(latest)
+                await stream.write(_event(latest))
+        except ConnectionError:  # the viewer left
+            pass
         finally:
             viewers -= 1
+        return stream
 
-    async def unlock(request: Request) -> Response:
-        """Says whether a request with this token would be heard, and does nothing."""
+    async def unlock(request: web.Request) -> web.Response:
+        """Tell whether this token allows changes, and change nothing."""
         refusal = refusal_of_change(request.headers, observatory.settings.token)
-        return JSONResponse({} if refusal is None else {"error": refusal}, status_code=200 if refusal is None else 403)
+        return web.json_response({}) if refusal is None else _refusal(403, refusal)
 
-    async def control(request: Request) -> Response:
+    async def control(request: web.Request) -> web.Response:
         refusal = refusal_of_change(request.headers, observatory.settings.token)
         if refusal is not None:
-            return JSONResponse({"error": refusal}, status_code=403)
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MOST_WISH_BYTES:
-                return JSONResponse({"error": "That is too long for a request."}, status_code=413)
+            return _refusal(403, refusal)
         try:
-            wish = msgspec.json.decode(body, type=_Wish)
+            body = msgspec.json.decode(await request.read(), type=ControlBody)
+        except web.HTTPRequestEntityTooLarge:
+            return _refusal(413, f"The request is larger than {MOST_BODY_BYTES} bytes.")
         except msgspec.MsgspecError as error:
-            return JSONResponse({"error": f"That is no request: {error}."}, status_code=400)
+            return _refusal(400, f"The request is not valid: {error}.")
         try:
-            answers = await ask(
-                observatory.settings.state_folder,
-                Wish(wish.action, wish.primary, wish.entity, wish.process, wish.key),
-            )
+            answers = await send_requests(observatory.settings.state_folder, body)
         except UnknownTargetError as error:
-            return JSONResponse({"error": str(error)}, status_code=404)
+            return _refusal(404, str(error))
         await observatory.look()
-        return JSONResponse({"done": sum(one["done"] for one in answers), "answers": answers})
+        return web.json_response({"done": sum(answer["done"] for answer in answers), "answers": answers})
 
-    routes = [Route(path, _asset(*details)) for path, details in ASSETS.items()]
-    routes += [
-        Route("/api/state", state),
-        Route("/api/events", events),
-        Route("/api/unlock", unlock, methods=["POST"]),
-        Route("/api/control", control, methods=["POST"]),
-    ]
-    return Guarded(Starlette(routes=routes))
+    app = web.Application(middlewares=[guard], client_max_size=MOST_BODY_BYTES)
+    app.on_response_prepare.append(_add_headers)
+    app.add_routes([web.get(path, _asset(*details)) for path, details in ASSETS.items()])
+    app.add_routes(
+        [
+            web.get("/api/state", state),
+            web.get("/api/events", events),
+            web.post("/api/unlock", unlock),
+            web.post("/api/control", control),
+        ]
+    )
+    return app
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+    response.headers.pop("Server", None)
+
+
+def _refusal(status: int, error: str) -> web.Response:
+    return web.json_response({"error": error}, status=status)
 
 
 def _event(document: bytes) -> bytes:
     return b"data: " + document + b"\n\n"
 
 
-def _asset(name: str, media_type: str) -> Callable[[Request], Response]:
+def _asset(name: str, content_type: str) -> Handler:
     content = (files("pairbus.dashboard") / "assets" / name).read_bytes()
+    charset = "utf-8" if content_type.startswith("text/") else None
 
-    def serve(_: Request) -> Response:
-        return Response(content, media_type=media_type)
+    async def serve(_: web.Request) -> web.Response:
+        return web.Response(body=content, content_type=content_type, charset=charset)
 
     return serve
 
 
-class _Server(uvicorn.Server):
-    """Signals are the command's, not the server's."""
+def names_this_machine(host: str) -> bool:
+    """Whether a Host header names this machine, with any port: a tunnel may have another one."""
+    try:
+        return urlsplit(f"//{host}").hostname in LOOPBACK_NAMES
+    except ValueError:
+        return False
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+
+def refusal_of_change(headers: Mapping[str, str], token: str | None) -> str | None:
+    """Why a request may not change anything; None if it may. `headers` ignores case."""
+    if token is None:
+        return "This page is read-only: start it with --allow-control."
+    origin = headers.get("Origin")
+    if origin is not None and origin != f"http://{headers.get('Host')}":
+        return "The request came from another page."
+    if headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        return "The request came from another page."
+    if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape"), token.encode()):
+        return "The control token is missing or wrong."
+    return None
+
+
+class UnknownTargetError(Exception):
+    """No process that publishes here has the entity or syphon of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addressee:
+    """A paired client or a syphon in a process."""
+
+    process: Process
+    source: str
+
+
+def addressees(state_folder: Path, body: ControlBody) -> list[Addressee]:
+    """The paired clients that send to the entity, or the one syphon."""
+    living = [process for process in look(state_folder).processes if process.alive]
+    if body.action in (RequestedAction.PAUSE, RequestedAction.RESUME):
+        targets = [
+            Addressee(process, syphon.key)
+            for process in living
+            for syphon in process.state.syphons
+            if (process.name, syphon.key) == (body.process, body.key)
+        ]
+        missing = "This syphon no longer publishes here."
+    else:
+        targets = [
+            Addressee(process, pair.key)
+            for process in living
+            for pair in process.state.pairs
+            if pair_key(pair.primary) == body.primary and body.entity in {entity.name for entity in pair.entities}
+        ]
+        missing = f"No paired client here sends to {body.entity!r} of {body.primary!r}."
+    if not targets:
+        raise UnknownTargetError(missing)
+    return targets
+
+
+async def send_requests(state_folder: Path, body: ControlBody) -> list[dict[str, Any]]:
+    """Send a request to each addressee; returns their answers."""
+    targets = await asyncio.to_thread(addressees, state_folder, body)
+    return await asyncio.gather(*(_send_request(state_folder, target, body) for target in targets))
+
+
+async def _send_request(state_folder: Path, target: Addressee, body: ControlBody) -> dict[str, Any]:
+    request = ControlRequest(
+        v=STATE_VERSION,
+        id=secrets.token_hex(8),
+        at=time.time(),
+        action=body.action,
+        source=target.source,
+        entity=body.entity,
+    )
+    process = {"program": target.process.state.program, "pid": target.process.state.pid}
+    try:
+        path = await asyncio.to_thread(put_request, state_folder, target.process.name, request)
+    except OSError:
+        return {**process, "done": False, "text": "The process is gone."}
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        state = await asyncio.to_thread(read_state, state_folder / target.process.name)
+        answer = next((answer for answer in state.answers if answer.request == request.id), None) if state else None
+        if answer is not None:
+            return {**process, "done": answer.done, "text": answer.text}
+        await asyncio.sleep(_POLL_SECONDS)
+    if await asyncio.to_thread(withdraw_request, path):
+        text = "The process did not take the request, so it was withdrawn and nothing was done."
+    else:
+        text = "The process took the request and has not answered yet."
+    return {**process, "done": False, "text": text}
 
 
 @contextlib.asynccontextmanager
 async def serving(observatory: Observatory, listener: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve on a listening socket as long as the context lasts; it is closed then.
+    """Serve on a listening socket while the context lasts, then close it.
 
     The task is the server: it ends before the context only if it fails.
     """
-    config = uvicorn.Config(
+    runner = web.AppRunner(
         application(observatory),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        ws="none",
-        http="h11",  # the one whose headers are bounded below
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        limit_concurrency=4 * MOST_VIEWERS,
-        h11_max_incomplete_event_size=16 * 1024,
+        access_log=None,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
     )
-    server = _Server(config)
+
+    async def serve() -> None:
+        await web.SockSite(runner, listener).start()
+        await observatory.watch()
+
+    await runner.setup()
     await observatory.look()
-    watching = asyncio.create_task(observatory.watch(), name="pairbus observatory")
-    running = asyncio.create_task(server.serve(sockets=[listener]), name="pairbus page")
+    running = asyncio.create_task(serve(), name="pairbus page")
     try:
         yield running
     finally:
-        watching.cancel()
+        running.cancel()
         await observatory.close()
-        server.should_exit = True
-        await asyncio.gather(running, watching, return_exceptions=True)
+        await asyncio.gather(running, return_exceptions=True)
+        await runner.cleanup()
 
 
 def listen(port: int) -> socket.socket:

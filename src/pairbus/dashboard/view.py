@@ -1,22 +1,34 @@
-"""What the page shows: everything that was seen, put together. PURE: a function of the sighting and the time."""
+"""PURE. The view that the page shows: a function of the published states, the counted depths and the time.
+
+A counted depth is some seconds old when it is shown. It is carried forward and backward from the moment of the count by
+what the processes published, so that the past of a backlog does not move while its count gets older.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from pairbus.dashboard.money import Prices, outage_per_hour, today
-from pairbus.dashboard.reading import SHOWN_DEAD_SECONDS, Process, Sighting
-from pairbus.dashboard.ribbons import WORST_FIRST, Witness, ribbon, worst
 from pairbus.ledger.records import Operation
-from pairbus.publishing.flows import DAY_SECONDS, flows_of
-from pairbus.publishing.history import BUCKET_SECONDS, KEPT_BUCKETS
-from pairbus.publishing.records import Count, EntityReport, Flow, PairReport, SyphonReport
+from pairbus.publishing.flows import BUCKET_SECONDS, DAY_SECONDS, KEPT_BUCKETS, flows_of
+from pairbus.publishing.records import (
+    EntityReport,
+    Flow,
+    OperationCount,
+    PairReport,
+    ProcessState,
+    SyphonReport,
+    TransitionReport,
+)
 
+SILENT_SECONDS = 5.0
+SHOWN_DEAD_SECONDS = 3600.0
 HISTORY_SECONDS = BUCKET_SECONDS * KEPT_BUCKETS
 SHOWN_TRANSITIONS = 50
 SAME_TIME_SECONDS = 5.0
@@ -24,22 +36,48 @@ SHOWN_FLOWS = ("primary", "backlog", "spool", "failed", "home")
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    """A process and its last state. `alive`: it holds its lock and has not written that it ended."""
+
+    name: str
+    state: ProcessState
+    alive: bool
+
+    def is_silent(self, now: float) -> bool:
+        """It is alive but has not written lately: stopped, swapped out, or its disk fails."""
+        return self.alive and now - self.state.at > SILENT_SECONDS
+
+    @property
+    def died(self) -> bool:
+        """It ended without writing so."""
+        return not self.alive and not self.state.ended
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """All readable processes; `unread` is the number of the others, and of those beyond the limit."""
+
+    processes: tuple[Process, ...]
+    unread: int
+
+
+@dataclass(frozen=True, slots=True)
 class Depth:
-    """How many messages wait in the backlog queues of one primary, as the secondary's administration counts them."""
+    """The number of messages in the backlog queues of one primary, counted by the secondary's administration."""
 
     messages: int
     dead_letters: int
     at: float
     put_in: Mapping[str, int] | None = None
-    """What each process had put in, less what it took out, at that time; None: nobody knows, and the count stands."""
+    """For each process, the messages it had put in minus those it had taken out by then; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Everything a view is made of.
+class ViewInput:
+    """The data of a view.
 
-    A ledger, if one is read, replaces what the processes counted themselves: `recorded` is what clients and syphons
-    did, `billed` what their namespaces bill.
+    A ledger replaces the counts of the processes: `recorded` has the operations of clients and syphons, `billed` those
+    that the namespaces bill.
     """
 
     sighting: Sighting
@@ -47,48 +85,48 @@ class Known:
     depths: Mapping[str, Depth]
     """By the key of the pair."""
     depth_troubles: Mapping[str, str] = field(default_factory=dict)
-    """Why a pair that should be counted is not, by its key."""
-    recorded: Sequence[Count] | None = None
-    billed: Sequence[Count] | None = None
+    """Why a pair could not be counted, by its key."""
+    recorded: Sequence[OperationCount] | None = None
+    billed: Sequence[OperationCount] | None = None
     ledger_complete: bool = True
-    """Whether all that the ledger holds of today is in these."""
+    """Whether all records of today have been read."""
     ledger_unreadable: int = 0
     ledger_refused: int = 0
     control: bool = False
 
 
-def key(primary: str) -> str:
-    """What tells one pair from another: what its processes call the primary, whole. Case does not matter."""
+def pair_key(primary: str) -> str:
+    """The identity of a pair: the full name of its primary, without regard to case."""
     return primary.lower()
 
 
 def put_in(process: Process, this: str) -> int:
-    """What a process has put into the backlog of a primary since it began, less what it took out."""
-    return sum(one.flow.stored - one.flow.gone for one in process.state.totals if key(one.primary) == this)
+    """The messages that a process has put into the backlog of a primary, minus those it has taken out."""
+    return sum(total.flow.stored - total.flow.gone for total in process.state.totals if pair_key(total.primary) == this)
 
 
 def carried_forward(counted: Depth, this: str, processes: Sequence[Process]) -> int:
-    """The depth now: what was counted, and what the processes say they put in since, less what they took out.
+    """The depth now: the count, plus the messages that processes put in since, minus those they took out.
 
-    A process that is not in the sighting any more has done nothing since; one that was not there then began with
-    nothing. May be less than nothing for a moment: processes publish one after the other.
+    A process that is gone has done nothing since; a new one began with nothing. The result may be negative for a
+    moment, because processes publish one after the other.
     """
     if counted.put_in is None:
         return counted.messages
-    return counted.messages + sum(put_in(one, this) - counted.put_in.get(one.name, 0) for one in processes)
+    return counted.messages + sum(put_in(process, this) - counted.put_in.get(process.name, 0) for process in processes)
 
 
-def view(known: Known, now: float) -> dict[str, Any]:
+def view(known: ViewInput, now: float) -> dict[str, Any]:
     processes = known.sighting.processes
     day = int(now) // DAY_SECONDS
     counts = known.recorded
     if counts is None:
-        counts = [one for process in processes for one in process.state.counts if one.day == day]
-    keys = sorted({found for process in processes for found in _keys(process)})
+        counts = [count for process in processes for count in process.state.counts if count.day == day]
+    keys = sorted({key for process in processes for key in _keys(process)})
     names = _names(keys, processes)
     if known.recorded is not None:
         counts = _by_pair(counts, keys, processes)
-    pairs = [_pair(one, names[one], known, counts, now) for one in keys]
+    pairs = [_pair(key, names[key], known, counts, now) for key in keys]
     living = [report for process in processes if process.alive for report in process.state.pairs]
     diverted = sum(pair["speeds"]["backlog"] for pair in pairs)
     costs = today(counts if known.billed is None else known.billed, known.prices, now % DAY_SECONDS)
@@ -101,7 +139,7 @@ def view(known: Known, now: float) -> dict[str, Any]:
         "at": now,
         "control": known.control,
         "pairs": pairs,
-        "syphons": [one for process in processes if process.alive for one in _syphons(process, now)],
+        "syphons": [syphon for process in processes if process.alive for syphon in _syphons(process, now)],
         "processes": [_process(process, now) for process in processes if _is_shown(process, now)],
         "unread": known.sighting.unread,
         "more_sources": sum(process.state.more_sources for process in processes if process.alive),
@@ -111,8 +149,8 @@ def view(known: Known, now: float) -> dict[str, Any]:
 
 
 def _keys(process: Process) -> set[str]:
-    reported = {key(one.primary) for one in _reports([process])}
-    return reported | {key(one.primary) for one in process.state.totals}
+    reported = {pair_key(report.primary) for report in _reports([process])}
+    return reported | {pair_key(total.primary) for total in process.state.totals}
 
 
 def _reports(processes: Sequence[Process]) -> Iterator[PairReport | SyphonReport]:
@@ -122,49 +160,53 @@ def _reports(processes: Sequence[Process]) -> Iterator[PairReport | SyphonReport
 
 
 def _names(keys: Sequence[str], processes: Sequence[Process]) -> dict[str, str]:
-    """What the page calls each pair: the name in its backlog paths, or its key where that would mean several."""
-    names = {one: one for one in keys}
-    names |= {key(report.primary): report.primary_name.lower() for report in _reports(processes)}
-    often = Counter(names.values())
-    return {one: name if often[name] == 1 else one for one, name in names.items()}
+    """The name of each pair on the page: the name in its backlog paths, or its key if that name is not unique."""
+    names = {key: key for key in keys}
+    names |= {pair_key(report.primary): report.primary_name.lower() for report in _reports(processes)}
+    uses = Counter(names.values())
+    return {key: name if uses[name] == 1 else key for key, name in names.items()}
 
 
-def _by_pair(counts: Sequence[Count], keys: Sequence[str], processes: Sequence[Process]) -> list[Count]:
-    """A ledger's counts with the key of their pair: its lines about a backlog queue have the name in the path only."""
-    by_path = {(one.primary_name.lower(), one.secondary): key(one.primary) for one in _reports(processes)}
+def _by_pair(
+    counts: Sequence[OperationCount], keys: Sequence[str], processes: Sequence[Process]
+) -> list[OperationCount]:
+    """Counts of a ledger with the key of their pair: records of a backlog queue only have the name in its path."""
+    by_path = {
+        (report.primary_name.lower(), report.secondary): pair_key(report.primary) for report in _reports(processes)
+    }
     by_label: dict[str, str] = {}
-    for one in reversed(keys):
-        by_label[one.partition(".")[0]] = one
-    found = []
+    for key in reversed(keys):
+        by_label[key.partition(".")[0]] = key
+    assigned = []
     for count in counts:
-        primary = key(count.primary)
+        primary = pair_key(count.primary)
         if primary not in keys:
             primary = by_path.get((primary, count.namespace)) or by_label.get(primary, primary)
-        found.append(msgspec.structs.replace(count, primary=primary))
-    return found
+        assigned.append(msgspec.structs.replace(count, primary=primary))
+    return assigned
 
 
-def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: float) -> dict[str, Any]:
+def _pair(this: str, name: str, known: ViewInput, counts: Sequence[OperationCount], now: float) -> dict[str, Any]:
     processes = known.sighting.processes
     mine = [
         (process, report)
         for process in processes
         if process.alive
         for report in process.state.pairs
-        if key(report.primary) == this
+        if pair_key(report.primary) == this
     ]
     syphons = [
         report
         for process in processes
         if process.alive
         for report in process.state.syphons
-        if key(report.primary) == this
+        if pair_key(report.primary) == this
     ]
     reports = [report for _, report in mine]
     speeds = dict.fromkeys((*SHOWN_FLOWS, "gone"), 0.0)
     for process in processes:
         for speed in process.state.speeds if process.alive and not process.is_silent(now) else ():
-            if key(speed.primary) == this and speed.flow in speeds:
+            if pair_key(speed.primary) == this and speed.flow in speeds:
                 speeds[speed.flow] += speed.per_second
     entities = _entities(this, mine, processes, counts, now)
     counted = known.depths.get(this)
@@ -173,7 +215,7 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
     present: int | None = reported
     if counted is not None:
         present = carried_forward(counted, this, processes)
-    elif _is_others(reported, moved):
+    elif _has_other_sources(reported, moved):
         present = None
     waiting = None if present is None else max(0, present)
     depth: dict[str, Any] = {
@@ -183,7 +225,9 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
         "trouble": known.depth_troubles.get(this),
     }
     depth["drain_seconds"] = waiting / speeds["gone"] if waiting and speeds["gone"] else None
-    depth["waits_for"] = _waits_for(depth, [one.state for one in syphons], [one["state"] for one in entities])
+    depth["waits_for"] = _waits_for(
+        depth, [syphon.state for syphon in syphons], [entity["state"] for entity in entities]
+    )
     spools = [report.spooled for report in reports if report.spooled is not None]
     named = reports or syphons
     return {
@@ -193,7 +237,7 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
         "secondary": named[0].secondary if named else "",
         "clients": len(reports),
         "faulted": sum(report.faulted for report in reports),
-        "state": worst(one["state"] for one in entities) if entities else "unknown",
+        "state": worst(entity["state"] for entity in entities) if entities else "unknown",
         "entities": entities,
         "more_entities": max((report.more_entities for report in reports), default=0),
         "speeds": {flow: round(speed, 2) for flow, speed in speeds.items()},
@@ -210,7 +254,7 @@ def _pair(this: str, name: str, known: Known, counts: Sequence[Count], now: floa
 
 
 def _waits_for(depth: Mapping[str, Any], syphons: Sequence[str], entities: Sequence[str]) -> str | None:
-    """Why a backlog does not get smaller, as far as it can be seen from here."""
+    """Why a backlog does not drain, as far as the published states show."""
     if not depth["messages"] or depth["drain_seconds"] is not None:
         return None
     if not syphons:
@@ -224,7 +268,7 @@ def _entities(
     this: str,
     mine: Sequence[tuple[Process, PairReport]],
     processes: Sequence[Process],
-    counts: Sequence[Count],
+    counts: Sequence[OperationCount],
     now: float,
 ) -> list[dict[str, Any]]:
     by_name: dict[str, list[tuple[Process, EntityReport]]] = defaultdict(list)
@@ -233,44 +277,48 @@ def _entities(
             by_name[entity.name].append((process, entity))
     sent: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("primary", "backlog", "pings"), 0))
     for count in counts:
-        if key(count.primary) == this:
+        if pair_key(count.primary) == this:
             row = sent[count.target]
             for flow in flows_of(count.operation, count.route, count.outcome, count.on_backlog):
                 if flow in row:
                     row[flow] += count.operations
             if count.operation is Operation.PING:
                 row["pings"] += count.operations
-    found = []
+    entities = []
     for entity_name, seen in sorted(by_name.items()):
         state = worst(report.state for _, report in seen)
-        those = [report for _, report in seen if report.state == state]
+        worst_reports = [report for _, report in seen if report.state == state]
         pings = [report.ping for _, report in seen if report.ping is not None]
         last = max(pings, key=lambda ping: ping.at, default=None)
-        deadlines = [report.deadline for report in those if report.deadline is not None]
-        found.append(
+        deadlines = [report.deadline for report in worst_reports if report.deadline is not None]
+        entities.append(
             {
                 "name": entity_name,
                 "state": state,
-                "since": min(report.since for report in those),
-                "clients": {one: sum(report.state == one for _, report in seen) for one in WORST_FIRST},
-                "cause": next((report.cause for report in those if report.cause), ""),
+                "since": min(report.since for report in worst_reports),
+                "clients": {name: sum(report.state == name for _, report in seen) for name in WORST_FIRST},
+                "cause": next((report.cause for report in worst_reports if report.cause), ""),
                 "deadline": min(deadlines, default=None),
                 "ping": None if last is None else {"at": last.at, "delivered": last.delivered, "error": last.error},
                 "today": sent[entity_name],
                 "ribbon": ribbon(_witnesses(this, entity_name, processes, now), begin=now - HISTORY_SECONDS, end=now),
             }
         )
-    return found
+    return entities
 
 
 def _witnesses(this: str, entity: str, processes: Sequence[Process], now: float) -> list[Witness]:
-    found = []
+    witnesses = []
     for process in processes:
-        changes = [one for one in process.state.transitions if key(one.primary) == this and one.entity == entity]
+        changes = [
+            change
+            for change in process.state.transitions
+            if pair_key(change.primary) == this and change.entity == entity
+        ]
         present = [
             report
             for pair in process.state.pairs
-            if key(pair.primary) == this
+            if pair_key(pair.primary) == this
             for report in pair.entities
             if report.name == entity
         ]
@@ -278,14 +326,14 @@ def _witnesses(this: str, entity: str, processes: Sequence[Process], now: float)
             continue
         state = worst(report.state for report in present) if present else changes[-1].after
         begin = process.state.started if changes else min(report.since for report in present)
-        found.append(Witness(begin, now if process.alive else process.state.at, state, changes))
-    return found
+        witnesses.append(Witness(begin, now if process.alive else process.state.at, state, changes))
+    return witnesses
 
 
-def _today(this: str, counts: Sequence[Count]) -> dict[str, int]:
+def _today(this: str, counts: Sequence[OperationCount]) -> dict[str, int]:
     sums = dict.fromkeys((*SHOWN_FLOWS, "pings"), 0)
     for count in counts:
-        if key(count.primary) == this:
+        if pair_key(count.primary) == this:
             for flow in flows_of(count.operation, count.route, count.outcome, count.on_backlog):
                 if flow in sums:
                     sums[flow] += count.operations
@@ -295,14 +343,14 @@ def _today(this: str, counts: Sequence[Count]) -> dict[str, int]:
 
 
 def _moved(this: str, processes: Sequence[Process], now: float) -> dict[str, list[int]]:
-    """Messages in each bucket of the last hour, for each of the flows; the last bucket is the one of this moment."""
+    """The messages in each bucket of the last hour, for each flow; the last bucket is the current one."""
     last = int(now) // BUCKET_SECONDS
     first = last - KEPT_BUCKETS + 1
     columns = {flow: [0] * KEPT_BUCKETS for flow in Flow.__struct_fields__}
     ordered = list(columns.values())
     for process in processes:
         for moment in process.state.history:
-            if key(moment.primary) == this and first <= moment.bucket <= last:
+            if pair_key(moment.primary) == this and first <= moment.bucket <= last:
                 for column, moved in zip(ordered, msgspec.structs.astuple(moment.flow), strict=True):
                     if moved:
                         column[moment.bucket - first] += moved
@@ -310,7 +358,7 @@ def _moved(this: str, processes: Sequence[Process], now: float) -> dict[str, lis
 
 
 def _depths(depth: int, moved: Mapping[str, Sequence[int]]) -> list[int]:
-    """The depth at the end of each bucket: what it is now, less what came in and went since."""
+    """The depth at the end of each bucket: the depth now, minus what came in since, plus what left."""
     depths = [0] * KEPT_BUCKETS
     for position in reversed(range(KEPT_BUCKETS)):
         depths[position] = depth
@@ -318,11 +366,11 @@ def _depths(depth: int, moved: Mapping[str, Sequence[int]]) -> list[int]:
     return depths
 
 
-def _is_others(reported: int, moved: Mapping[str, Sequence[int]]) -> bool:
-    """Whether a syphon here took out more than anybody here put in: then nobody here knows how many wait.
+def _has_other_sources(reported: int, moved: Mapping[str, Sequence[int]]) -> bool:
+    """Whether a syphon here took out more than the processes here put in: then the depth is unknown.
 
-    Processes publish one after the other, so that what was taken out just now may have been put in by one that has not
-    said so yet: only what is missing after a bucket or two counts.
+    Processes publish one after the other, so a message that was just taken out may come from a process that has not
+    published it yet. Only messages still missing after a bucket or two count.
     """
     gone = moved["gone"]
     return any(
@@ -336,7 +384,7 @@ def _history(moved: Mapping[str, Sequence[int]], depth: int | None, now: float) 
         "begin": (int(now) // BUCKET_SECONDS - KEPT_BUCKETS + 1) * BUCKET_SECONDS,
         "seconds": BUCKET_SECONDS,
         **{flow: moved[flow] for flow in SHOWN_FLOWS},
-        "depth": None if depth is None else [max(0, one) for one in _depths(depth, moved)],
+        "depth": None if depth is None else [max(0, waiting) for waiting in _depths(depth, moved)],
     }
 
 
@@ -386,34 +434,153 @@ def _process(process: Process, now: float) -> dict[str, Any]:
 
 
 def _transitions(processes: Sequence[Process], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The last changes, newest first: one for all clients that saw it at about the same time, once for each of them."""
-    changes = [(one, process) for process in processes for one in process.state.transitions]
-    changes.sort(key=lambda pair: pair[0].at, reverse=True)
-    found: list[dict[str, Any]] = []
+    """The last transitions, newest first. Equal transitions of several clients at about the same time are one entry."""
+    changes = [(change, process) for process in processes for change in process.state.transitions]
+    changes.sort(key=lambda item: item[0].at, reverse=True)
+    shown: list[dict[str, Any]] = []
     groups: dict[tuple[str, ...], dict[str, Any]] = {}
     seen_by: dict[tuple[str, ...], set[tuple[str, str]]] = {}
-    for one, process in changes:
-        alike = (key(one.primary), one.entity, one.before, one.after, one.reason, one.cause)
+    for change, process in changes:
+        alike = (pair_key(change.primary), change.entity, change.before, change.after, change.reason, change.cause)
         group = groups.get(alike)
-        client = (process.name, one.source)
-        if group is not None and group["at"] - one.at < SAME_TIME_SECONDS and client not in seen_by[alike]:
+        client = (process.name, change.source)
+        if group is not None and group["at"] - change.at < SAME_TIME_SECONDS and client not in seen_by[alike]:
             seen_by[alike].add(client)
             group["clients"] += 1
             continue
-        if len(found) == SHOWN_TRANSITIONS:
+        if len(shown) == SHOWN_TRANSITIONS:
             break
         groups[alike] = {
-            "at": one.at,
+            "at": change.at,
             "primary": names.get(alike[0], alike[0]),
-            "entity": one.entity,
-            "before": one.before,
-            "after": one.after,
-            "reason": one.reason,
-            "cause": one.cause,
+            "entity": change.entity,
+            "before": change.before,
+            "after": change.after,
+            "reason": change.reason,
+            "cause": change.cause,
             "program": process.state.program,
             "pid": process.state.pid,
             "clients": 1,
         }
         seen_by[alike] = {client}
-        found.append(groups[alike])
-    return found
+        shown.append(groups[alike])
+    return shown
+
+
+# Ribbons: the states of an entity over the last hour, at each moment the worst of all its paired clients.
+
+WORST_FIRST = ("failed over", "suspect", "healthy")
+Stretch = tuple[float, float, str]
+"""From, to, state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A process: from when to when it watched the entity, and the last state."""
+
+    begin: float
+    end: float
+    state: str
+    transitions: Sequence[TransitionReport]
+
+
+def worst(states: Iterable[str]) -> str:
+    known = set(states)
+    return next((state for state in WORST_FIRST if state in known), "healthy")
+
+
+def ribbon(witnesses: Iterable[Witness], begin: float, end: float) -> list[Stretch]:
+    """Stretches of one state between `begin` and `end`; times without a witness are left out."""
+    changes: list[tuple[float, str, int]] = []
+    for witness in witnesses:
+        for start, stop, state in _stretches(witness):
+            start, stop = max(start, begin), min(stop, end)
+            if start < stop:
+                changes += [(start, state, 1), (stop, state, -1)]
+    changes.sort(key=lambda change: change[0])
+    counts = dict.fromkeys(WORST_FIRST, 0)
+    stretches: list[Stretch] = []
+    since = begin
+    for at, state, step in changes:
+        present = [name for name, count in counts.items() if count]
+        if present and at > since:
+            state_then = worst(present)
+            if stretches and stretches[-1][1] == since and stretches[-1][2] == state_then:
+                stretches[-1] = (stretches[-1][0], at, state_then)
+            else:
+                stretches.append((since, at, state_then))
+        counts[state] = counts.get(state, 0) + step
+        since = at
+    return stretches
+
+
+def _stretches(witness: Witness) -> Iterable[Stretch]:
+    since = witness.begin
+    for change in witness.transitions:
+        yield since, change.at, change.before
+        since = max(since, change.at)
+    yield since, witness.end, witness.state
+
+
+# Anchors: what each process had put into a backlog when the secondary counted it.
+
+SETTLED_SECONDS = 3.0
+"""By then every process has published again, so its state at the count is final."""
+KEPT_MOMENTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PutIn:
+    """The messages that a process had put into a backlog, minus those it had taken out, at a moment."""
+
+    at: float
+    put_in: int
+
+
+class DepthAnchors:
+    """Remembers what the processes had put in, and fixes it at the time of each count."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], list[PutIn]] = {}
+        self._settled: dict[str, Depth] = {}
+
+    def see(self, sighting: Sighting) -> None:
+        """Remember the states of the processes; processes that are gone are forgotten."""
+        kept: dict[tuple[str, str], list[PutIn]] = {}
+        for process in sighting.processes:
+            state = process.state
+            for primary in {pair_key(total.primary) for total in state.totals}:
+                # A process begins with nothing.
+                seen = self._kept.get((primary, process.name), [PutIn(state.started, 0)])
+                if state.at > seen[-1].at:
+                    seen = [*seen, PutIn(state.at, put_in(process, primary))][-KEPT_MOMENTS:]
+                kept[primary, process.name] = seen
+        self._kept = kept
+
+    def anchored(self, depths: Mapping[str, Depth], now: float) -> dict[str, Depth]:
+        """The counts, with the messages that each process had put in by then."""
+        anchored = {}
+        for primary, depth in depths.items():
+            settled = self._settled.get(primary)
+            if settled is not None and settled.at == depth.at:
+                anchored[primary] = settled
+                continue
+            then = {
+                process: put_in_at(seen, depth.at) for (pair, process), seen in self._kept.items() if pair == primary
+            }
+            anchored[primary] = replace(depth, put_in=then)
+            if now - depth.at >= SETTLED_SECONDS:
+                self._settled[primary] = anchored[primary]
+        for gone in self._settled.keys() - depths.keys():
+            del self._settled[gone]
+        return anchored
+
+
+def put_in_at(seen: Sequence[PutIn], at: float) -> int:
+    """The value at a time, interpolated between two moments."""
+    position = bisect_right(seen, at, key=lambda moment: moment.at)
+    if position in (0, len(seen)):
+        return seen[max(0, position - 1)].put_in
+    before, after = seen[position - 1], seen[position]
+    share = (at - before.at) / (after.at - before.at)
+    return before.put_in + round((after.put_in - before.put_in) * share)

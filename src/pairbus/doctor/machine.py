@@ -16,7 +16,7 @@ EXTRAS = {
     "syphon": ("aiohttp", "proton"),
     "embedded": ("aiohttp", "proton", "cryptography", "defusedxml", "lark"),
     "spark": ("pyspark", "pyarrow", "pandas"),
-    "dashboard": ("starlette", "uvicorn"),
+    "dashboard": ("aiohttp",),
     "metrics": ("prometheus_client", "opentelemetry"),
     "identity": ("azure.identity",),
 }

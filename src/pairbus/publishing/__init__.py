@@ -1,6 +1,6 @@
-"""What a process tells about itself while it runs: small private files that a dashboard on the same machine reads.
+"""The published state of a running process: small private files that a dashboard on the same machine reads.
 
-Off unless a folder is named, by the option `state_dir` or the environment variable `PAIRBUS_STATE_DIR`.
+Off unless the option `state_dir` or the environment variable `PAIRBUS_STATE_DIR` names a folder.
 """
 
 from pairbus.publishing.publisher import ENVIRONMENT_VARIABLE, Publisher, RequestRefusedError, join

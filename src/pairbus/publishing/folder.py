@@ -1,18 +1,18 @@
-"""The state folder: who writes what, who may read it, and how one knows that a process is dead.
+"""The state folder: its files, its permissions, and the locks that tell whether a process is alive.
 
-    STATE_DIR/                    0700, its owner's alone
-      HOST-PID-RANDOM/            0700, one for each process, locked (flock) by it as long as it lives
+    STATE_DIR/                    0700, private to its owner
+      HOST-PID-RANDOM/            0700, one per process, locked (flock) by it while it runs
         state.json                0600, replaced as a whole
-        request-ID.json           0600, put there by a dashboard, removed by whoever takes it
-      dashboard-PORT.token        0600, as long as a dashboard that allows control runs
+        request-ID.json           0600, written by a dashboard, removed by whoever takes it
+      dashboard-PORT.token        0600, exists while a dashboard that allows control runs
 
 Rules
-- A folder that others may write into, that is somebody else's, or that holds anything that is none of the above, is
-  refused by writers and readers alike.
-- Only what is certainly ours is ever removed: a folder with the name of a process that holds nothing but its files.
-- A process is alive as long as it holds the lock of its folder: a kill lets go of it, whatever becomes of its number.
-- A request belongs to whoever removes its file. That happens once: either the process takes it, or the one who asked
-  takes it back, and then nothing is done.
+- Writers and readers refuse a folder that other users can access, that belongs to another user, or that contains any
+  other files.
+- Cleaning up removes only folders that have the name of a process and contain nothing but its files.
+- A process is alive while it holds the lock of its folder. A kill releases the lock.
+- A request belongs to whoever removes its file, which happens once: either the process takes it, or the requester
+  withdraws it, and then nothing is done.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pathlib import Path
 
 import msgspec
 
-from pairbus.publishing.records import STATE_VERSION, ProcessState, Request
+from pairbus.publishing.records import STATE_VERSION, ControlRequest, ProcessState
 
 STATE_FILE = "state.json"
 KEPT_ENDED = 200
 MOST_STATE_BYTES = 16 * 1024 * 1024
-"""More than all the bounds of a state together allow."""
+"""More than a state can have within its bounds."""
 MOST_REQUEST_BYTES = 4096
 
 _PROCESS = re.compile(r"[^./][^/]*-[0-9]+-[0-9a-f]{8}")
@@ -43,32 +43,32 @@ _DRAFT = re.compile(r"\.(?:state|request-[0-9a-f]+)\.json\.[0-9a-f]{8}")
 
 _encoder = msgspec.json.Encoder()
 _states = msgspec.json.Decoder(ProcessState)
-_requests = msgspec.json.Decoder(Request)
+_requests = msgspec.json.Decoder(ControlRequest)
 
 
 class FolderError(Exception):
-    """The state folder cannot be used; the text says why and what to do."""
+    """The state folder cannot be used; the message says why and what to do."""
 
 
 def open_state_folder(folder: Path) -> None:
-    """Make the folder, or check that it is ours alone and for this alone."""
+    """Create the folder, or check that it is private and has no other files."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
-        raise FolderError(f"The state folder {folder} cannot be made: {error.strerror}.") from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise FolderError(f"The state folder {folder} is no folder: name another one.")
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise FolderError(f"The state folder {folder} is open to others: make it yours alone with chmod 700 {folder}.")
+        raise FolderError(f"Cannot create the state folder {folder}: {error.strerror}.") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise FolderError(f"The state folder {folder} is not a folder. Choose another path.")
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise FolderError(f"Other users can access the state folder {folder}. Make it private: chmod 700 {folder}")
     try:
-        foreign = min((one.name for one in folder.iterdir() if not _is_ours(one.name)), default=None)
+        foreign = min((path.name for path in folder.iterdir() if not _is_ours(path.name)), default=None)
     except OSError as error:
-        raise FolderError(f"The state folder {folder} cannot be read: {error.strerror}.") from error
+        raise FolderError(f"Cannot read the state folder {folder}: {error.strerror}.") from error
     if foreign is not None:
         raise FolderError(
-            f"The state folder {folder} holds something else ({foreign[:80]!r}): name a folder that is for this alone, "
-            "such as one that is not there yet."
+            f"The state folder {folder} contains other files ({foreign[:80]!r}). Choose an empty folder, or one that "
+            "does not exist yet."
         )
 
 
@@ -77,7 +77,7 @@ class OwnFolder:
 
     def __init__(self, state_folder: Path, process: str) -> None:
         self.path = state_folder / process
-        # It gets its name after its lock, so that nobody can take it for a dead process's.
+        # The folder is renamed after it is locked, so that nobody mistakes it for the folder of a dead process.
         unnamed = state_folder / f".{process}"
         unnamed.mkdir(mode=0o700)
         self._descriptor = os.open(unnamed, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -92,14 +92,14 @@ class OwnFolder:
     def write(self, state: ProcessState) -> None:
         _write_private(self.path / STATE_FILE, _encoder.encode(state))
 
-    def take_requests(self) -> Iterator[Request]:
-        """The requests that wait, each once, oldest first; what is no request of ours is removed unread."""
+    def take_requests(self) -> Iterator[ControlRequest]:
+        """Take the waiting requests, oldest first; files that are not valid requests are removed."""
         for path in sorted(self.path.glob("request-*.json"), key=_changed):
             raw = _read_private(path, MOST_REQUEST_BYTES)
             try:
                 path.unlink()
             except FileNotFoundError:
-                continue  # taken back
+                continue  # withdrawn
             with contextlib.suppress(msgspec.MsgspecError):
                 request = _requests.decode(raw)
                 if request.v == STATE_VERSION:
@@ -109,15 +109,15 @@ class OwnFolder:
         os.close(self._descriptor)
 
 
-def put_request(state_folder: Path, process: str, request: Request) -> Path:
-    """Ask a process; it takes the file that is returned, or `take_back` does."""
+def put_request(state_folder: Path, process: str, request: ControlRequest) -> Path:
+    """Write a request to a process; returns its file, which the process takes or `withdraw_request` removes."""
     path = state_folder / process / f"request-{request.id}.json"
     _write_private(path, _encoder.encode(request))
     return path
 
 
-def take_back(path: Path) -> bool:
-    """Whether the request was still there: then nothing was and will be done."""
+def withdraw_request(path: Path) -> bool:
+    """Remove a request; True if the process had not taken it, so that nothing was or will be done."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -141,13 +141,13 @@ def is_alive(process_folder: Path) -> bool:
 
 
 def process_folders(state_folder: Path) -> list[Path]:
-    """The folders of all processes, the one that wrote last first."""
-    found = [path for path in state_folder.iterdir() if _PROCESS.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: _changed(path / STATE_FILE), reverse=True)
+    """The folders of all processes, the most recently written first."""
+    folders = [path for path in state_folder.iterdir() if _PROCESS.fullmatch(path.name) and path.is_dir()]
+    return sorted(folders, key=lambda path: _changed(path / STATE_FILE), reverse=True)
 
 
 def read_state(process_folder: Path) -> ProcessState | None:
-    """What the process last wrote; None if that cannot be read or is of a later version."""
+    """The last state of the process; None if it is unreadable or of a later version."""
     try:
         state = _states.decode(_read_private(process_folder / STATE_FILE, MOST_STATE_BYTES))
     except msgspec.MsgspecError:
@@ -156,18 +156,18 @@ def read_state(process_folder: Path) -> ProcessState | None:
 
 
 def tidy(state_folder: Path, before: float) -> None:
-    """Remove what processes left that ended before a time, and all but the last `KEPT_ENDED` that ended."""
+    """Remove the folders of processes that ended before a time, and all but the last `KEPT_ENDED`."""
     ended = [path for path in process_folders(state_folder) if not is_alive(path)]
     for position, path in enumerate(ended):
         if position >= KEPT_ENDED or _changed(path / STATE_FILE) < before:
             _remove(path)
-    for path in state_folder.glob(".*"):  # begun, and never named
+    for path in state_folder.glob(".*"):  # never got its final name
         if _PROCESS.fullmatch(path.name[1:]) and _changed(path) < before and not is_alive(path):
             _remove(path)
 
 
 def _remove(process_folder: Path) -> None:
-    """Remove the folder and its files, by their names; one that holds anything else stays as it is."""
+    """Remove the folder and its files, unless it contains anything else."""
     with contextlib.suppress(OSError):
         files = list(process_folder.iterdir())
         if all(stat.S_ISREG(file.lstat().st_mode) and _is_file_of_process(file.name) for file in files):
@@ -177,7 +177,7 @@ def _remove(process_folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether something in a state folder with this name is a process's, begun or named, or a dashboard's."""
+    """Whether this is the name of a process folder (final or not) or of a dashboard's token."""
     return bool(_PROCESS.fullmatch(name.removeprefix(".")) or _TOKEN.fullmatch(name))
 
 
@@ -193,7 +193,7 @@ def _changed(path: Path) -> float:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Put a whole file in its place, readable by its owner only."""
+    """Replace a file as a whole, readable by its owner only."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -206,13 +206,13 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _read_private(path: Path, most: int) -> bytes:
-    """The content of a file of ours that nobody else can write; empty for any other, and for one that is too large."""
+    """The content of our file; empty if another user can write it, or if it is too large."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b""
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             return b""
-        return b"" if found.st_size > most else file.read(most)
+        return b"" if status.st_size > most else file.read(most)

@@ -1,10 +1,10 @@
-"""The thread that writes this process's state, and takes requests.
+"""The thread that writes the state of this process and answers requests, and the tally that it writes.
 
 Rules
 - Nobody waits for it: a send only adds to the tally; everything else happens on this thread.
-- It writes every second, and at once after a transition. A disk that refuses is named once in the log, and tried again.
-- One publisher for each folder in a process; it ends, and says so in its file, when the last one who joined has left.
-- After a fork the child publishes nothing until something in it joins anew.
+- It writes every second, and at once after a transition. A disk error is logged once, and writing is retried.
+- A process has one publisher per folder. It ends, and says so in its file, when the last source has left.
+- After a fork the child publishes nothing until something in it joins.
 """
 
 from __future__ import annotations
@@ -23,38 +23,44 @@ from typing import Protocol
 
 import msgspec
 
-from pairbus.publishing.flows import DAY_SECONDS
+from pairbus.costs.billing import UNIT_BYTES, billed_operations
+from pairbus.ledger.records import CompletedOperation, is_backlog_queue
+from pairbus.ledger.writer import host_label
+from pairbus.publishing.flows import DAY_SECONDS, History, flows_of
 from pairbus.publishing.folder import FolderError, OwnFolder, open_state_folder, tidy
-from pairbus.publishing.history import History
 from pairbus.publishing.records import (
     STATE_VERSION,
-    Action,
     Answer,
+    ControlRequest,
+    CountKey,
+    Flow,
+    OperationCount,
     PairReport,
     ProcessState,
-    Request,
+    RequestedAction,
     SyphonReport,
     Totals,
     TransitionReport,
 )
-from pairbus.publishing.tally import Tally
 
 ENVIRONMENT_VARIABLE = "PAIRBUS_STATE_DIR"
 PERIOD_SECONDS = 1.0
 SHORTEST_PERIOD_SECONDS = 0.05
 REQUEST_SECONDS = 30.0
-"""A request older than this is not followed: whoever made it has long given up."""
+"""An older request is refused: its sender has given up."""
 MOST_REPORT_BYTES = 4 * 1024 * 1024
-"""All clients and syphons of a process together, as they are written; those that were added last are left out."""
+"""The limit for the reports of all clients and syphons of a process; those added last are left out."""
 KEPT_TRANSITIONS = 200
 KEPT_ANSWERS = 50
+MOST_COUNTS = 2_000
+OTHERS = "(others)"
 _JOIN_SECONDS = 5.0
 
 _log = logging.getLogger("pairbus.publishing")
 
 
 class RequestRefusedError(Exception):
-    """A request cannot be followed; the text says why."""
+    """A request is refused; the message says why."""
 
 
 class Source(Protocol):
@@ -65,17 +71,82 @@ class Source(Protocol):
 
     def describe(self) -> PairReport | SyphonReport: ...
 
-    def obey(self, action: Action, entity: str) -> str:
-        """Do it and say what was done, or raise RequestRefusedError."""
+    def apply(self, action: RequestedAction, entity: str) -> str:
+        """Carry out a request; returns the answer or raises RequestRefusedError."""
+
+
+class OperationTally:
+    """Counts the operations of one process by day and kind.
+
+    It takes the same value as the ledger, so both agree. Counting costs one look-up and two additions, cheap enough for
+    every send. The counts of today and yesterday are kept; older ones only in the totals.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[CountKey, list[int]] = {}
+        self._earlier: dict[str, list[int]] = {}
+
+    def count(self, primary: str, completed: CompletedOperation) -> None:
+        """Count an operation of a pair that has this primary."""
+        messages, sizes = len(completed.message_ids), completed.sizes
+        if not messages:
+            return
+        operation, outcome = completed.operation, completed.outcome
+        if sizes is None or max(sizes) <= UNIT_BYTES:  # nearly always
+            billed = messages * billed_operations(operation, 0, outcome)
+        else:
+            billed = sum(billed_operations(operation, size, outcome) for size in sizes)
+        key = (
+            int(time.time()) // DAY_SECONDS,
+            primary,
+            completed.namespace,
+            completed.target,
+            operation,
+            completed.route,
+            outcome,
+            is_backlog_queue(completed.entity),
+        )
+        with self._lock:
+            sums = self._counts.get(key)
+            if sums is None:
+                if len(self._counts) >= MOST_COUNTS:
+                    key = (*key[:3], OTHERS, *key[4:])
+                sums = self._counts.setdefault(key, [0, 0])
+            sums[0] += messages
+            sums[1] += billed
+
+    def rows(self, day: int) -> list[OperationCount]:
+        """The counts of `day` and the day before; older ones are moved into the totals."""
+        with self._lock:
+            for key in [key for key in self._counts if key[0] < day - 1]:
+                operations, _ = self._counts.pop(key)
+                _add_flows(self._earlier, key, operations)
+            return [OperationCount.of(key, operations, billed) for key, (operations, billed) in self._counts.items()]
+
+    def totals(self) -> dict[str, Flow]:
+        """The flow since the beginning, by primary."""
+        with self._lock:
+            sums = {primary: list(flow) for primary, flow in self._earlier.items()}
+            for key, (operations, _) in self._counts.items():
+                _add_flows(sums, key, operations)
+        return {primary: Flow(*flow) for primary, flow in sums.items()}
+
+
+def _add_flows(sums: dict[str, list[int]], key: CountKey, operations: int) -> None:
+    _, primary, _, _, operation, route, outcome, on_backlog = key
+    flow = sums.setdefault(primary, [0] * len(Flow.__struct_fields__))
+    for name in flows_of(operation, route, outcome, on_backlog):
+        flow[Flow.__struct_fields__.index(name)] += operations
 
 
 class Publisher:
-    """The published state of this process in one folder. Made by `join`."""
+    """Publishes the state of this process in one folder. Use `join` to get it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tally = Tally()
-        self.process = f"{_host_label()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.tally = OperationTally()
+        self.process = f"{host_label()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._started = time.time()
         self._sources: dict[str, Source] = {}
         self._members = 0
@@ -87,7 +158,7 @@ class Publisher:
         self._wake = threading.Event()
         self._ending = False
         self._warned = False
-        self._own: OwnFolder | None = None
+        self._own_folder: OwnFolder | None = None
         self._thread = threading.Thread(target=self._run, name="pairbus-publisher", daemon=True)
 
     def __repr__(self) -> str:
@@ -105,14 +176,14 @@ class Publisher:
         self._wake.set()
 
     def leave(self, source: Source) -> None:
-        """The source is no longer there; the last one that leaves ends the publisher."""
+        """Remove a source; the last one ends the publisher."""
         with self._lock:
             if self._sources.pop(source.key, None) is None:
                 return
         self.withdraw()
 
     def withdraw(self) -> None:
-        """One that joined is gone, or never had a source to add."""
+        """Undo a `join` whose source is gone or was never added."""
         with _registry_lock:
             self._members -= 1
             if self._members == 0:
@@ -134,29 +205,29 @@ class Publisher:
             try:
                 self._publish(ended=ending)
             except (OSError, FolderError) as error:
-                self._complain(error)
-            except Exception:  # the outermost loop: what cannot be described now may be in a second
-                _log.exception("The state of this process was not published.")
+                self._warn_once(error)
+            except Exception:  # the outermost loop: the next attempt, in a second, may succeed
+                _log.exception("Publishing the state of this process failed.")
             if ending:
                 break
-            time.sleep(SHORTEST_PERIOD_SECONDS)  # many transitions at once are one writing
-        if self._own is not None:
-            self._own.close()
+            time.sleep(SHORTEST_PERIOD_SECONDS)  # writes many transitions at once
+        if self._own_folder is not None:
+            self._own_folder.close()
         _ending.discard(self)
 
     def _publish(self, *, ended: bool) -> None:
-        if self._own is None:
+        if self._own_folder is None:
             open_state_folder(self.folder)
             day_began = time.time() // DAY_SECONDS * DAY_SECONDS
             tidy(self.folder, before=min(day_began, time.time() - 3600))
-            self._own = OwnFolder(self.folder, self.process)
-        own = self._own
+            self._own_folder = OwnFolder(self.folder, self.process)
+        own = self._own_folder
         for request in own.take_requests():
             self._answers.append(self._answer(request))
         try:
             own.write(self._state(ended=ended))
-        except FileNotFoundError:  # somebody removed the folder: begin again in a new one
-            self._own = None
+        except FileNotFoundError:  # the folder was removed: start over in a new one
+            self._own_folder = None
             own.close()
             raise
         self._warned = False
@@ -195,36 +266,36 @@ class Publisher:
             more_sources=len(sources) - len(reports),
         )
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: ControlRequest) -> Answer:
         done, text = False, ""
         with self._lock:
             source = self._sources.get(request.source)
         if not -REQUEST_SECONDS < time.time() - request.at < REQUEST_SECONDS:
-            text = "The request is too old and was not followed."
+            text = "The request is too old and was refused."
         elif source is None:
-            text = "There is no such client or syphon in this process any more."
+            text = "This process no longer has this client or syphon."
         else:
             try:
-                text, done = source.obey(request.action, request.entity), True
+                text, done = source.apply(request.action, request.entity), True
             except RequestRefusedError as error:
                 text = str(error)
-        _log.warning("Asked to %s %s: %s", request.action.value, request.entity, text)
+        _log.warning("Request to %s %s: %s", request.action.value, request.entity, text)
         return Answer(request.id, time.time(), done, text)
 
-    def _complain(self, error: Exception) -> None:
+    def _warn_once(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
-            said = error.strerror if isinstance(error, OSError) else str(error)
-            _log.warning("The state of this process cannot be published in %s: %s", self.folder, said)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            _log.warning("Cannot publish the state of this process in %s: %s", self.folder, reason)
 
     def begin(self) -> None:
         self._thread.start()
 
-    def let_go_of_parents_folder(self) -> None:
-        """In a forked child: the parent's lock must end with the parent."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
+    def release_folder_of_parent(self) -> None:
+        """In a forked child: the lock of the parent must end with the parent."""
+        if self._own_folder is not None:
+            self._own_folder.close()
+            self._own_folder = None
 
     def end_with_the_process(self) -> None:
         self._ending = True
@@ -234,19 +305,19 @@ class Publisher:
 
 _publishers: dict[Path, Publisher] = {}
 _ending: set[Publisher] = set()
-"""Those whose last word is still to be written: the interpreter's exit waits for it."""
+"""Publishers whose last state is not written yet; the interpreter's exit waits for them."""
 _registry_lock = threading.Lock()
 
 
 def join(folder: Path | str | None) -> Publisher | None:
-    """The publisher of this process for `folder`, or for the one in the environment; None when there is neither.
+    """The publisher for `folder`, or for the folder in the environment; None if neither is set.
 
-    Each that joins adds one source, and leaves with it.
+    A caller adds one source, and leaves with it.
     """
-    chosen = folder if folder is not None else os.environ.get(ENVIRONMENT_VARIABLE)
-    if not chosen:
+    place = folder if folder is not None else os.environ.get(ENVIRONMENT_VARIABLE)
+    if not place:
         return None
-    path = Path(chosen).absolute()
+    path = Path(place).absolute()
     with _registry_lock:
         publisher = _publishers.get(path)
         if publisher is None:
@@ -256,14 +327,8 @@ def join(folder: Path | str | None) -> Publisher | None:
         return publisher
 
 
-def _host_label() -> str:
-    """The host's name as a file name can hold it."""
-    kept = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname().split(".")[0])
-    return kept[:32] or "host"
-
-
 def _program() -> str:
-    """What this process runs, without its arguments: they may hold anything."""
+    """The program of this process, without its arguments, which may contain secrets."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0] or "python").name
     return str(name)[:80]
@@ -278,7 +343,7 @@ def _forget_in_child() -> None:
     global _registry_lock
     _registry_lock = threading.Lock()
     for publisher in (*_publishers.values(), *_ending):
-        publisher.let_go_of_parents_folder()
+        publisher.release_folder_of_parent()
     _publishers.clear()
     _ending.clear()
 

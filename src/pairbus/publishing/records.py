@@ -1,10 +1,10 @@
-"""The published state of one process, and the requests that it takes.
+"""PURE. The published state of one process, and the requests that it accepts.
 
 Rules
-- Names, numbers and classes of errors: never an error's text, a connection string or a message.
+- A state holds names, numbers and classes of errors, never the text of an error, a connection string or a message.
 - Times are seconds since the Unix epoch, UTC.
-- Everything is bounded: entities, all descriptions together, counts, transitions, history, answers.
-- Readers take fields they do not know for nothing, and a version above theirs for something they must not guess at.
+- Everything is bounded: entities, all reports together, counts, transitions, history, answers.
+- Readers ignore unknown fields, and ignore states of a later version.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from pairbus.ledger.records import Operation, Outcome, Route
 STATE_VERSION = 1
 
 
-class Action(StrEnum):
-    """What a process can be asked to do."""
-
+class RequestedAction(StrEnum):
     FAIL_OVER = "fail over"
     MARK_HEALTHY = "mark healthy"
     PAUSE = "pause syphon"
@@ -28,7 +26,7 @@ class Action(StrEnum):
 
 
 class Ping(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The last ping of an entity; `error` is the class of what it met."""
+    """The last ping of an entity; `error` is the class of its error."""
 
     at: float
     delivered: bool
@@ -36,26 +34,26 @@ class Ping(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EntityReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entity of the primary as one paired client sees it."""
+    """An entity of the primary as one paired client sees it."""
 
     name: str
     state: str
     since: float
     cause: str = ""
     deadline: float | None = None
-    """Suspect: when it will be failed over. Failed over: when the next ping is due."""
+    """Suspect: when it fails over. Failed over: when the next ping is due."""
     ping: Ping | None = None
 
 
 class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One paired client."""
+    """A paired client."""
 
     key: str
     primary: str
-    """As the ledger calls it."""
+    """The name in the ledger."""
     secondary: str
     primary_name: str
-    """As the backlog queues' paths call it."""
+    """The name in the paths of the backlog queues."""
     entities: list[EntityReport]
     backlog_queues: int
     in_rotation: int
@@ -64,11 +62,11 @@ class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
     spooled: int | None = None
     faulted: bool = False
     more_entities: int = 0
-    """Healthy ones that are not named: too many."""
+    """The number of healthy entities that are left out because there are too many."""
 
 
 class Pausing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A destination that a pump leaves alone until a time."""
+    """A destination that a pump does not send to until a time."""
 
     destination: str
     until: float
@@ -86,7 +84,7 @@ class PumpReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SyphonReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One running syphon."""
+    """A running syphon."""
 
     key: str
     primary: str
@@ -96,12 +94,12 @@ class SyphonReport(msgspec.Struct, frozen=True, omit_defaults=True):
     pumps: list[PumpReport]
 
 
-Kind = tuple[int, str, str, str, Operation, Route | None, Outcome, bool]
+CountKey = tuple[int, str, str, str, Operation, Route | None, Outcome, bool]
 """Day, primary, namespace, target, operation, route, outcome, on a backlog queue."""
 
 
-class Count(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Operations of one kind in one day: what the ledger's records of that kind would add up to."""
+class OperationCount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The operations of one kind in one day; equals the sum of the ledger's records of that kind."""
 
     day: int
     """Days since the Unix epoch, UTC."""
@@ -117,13 +115,13 @@ class Count(msgspec.Struct, frozen=True, omit_defaults=True):
     on_backlog: bool = False
 
     @classmethod
-    def of(cls, kind: Kind, operations: int, billed: int) -> Count:
-        day, primary, namespace, target, operation, route, outcome, on_backlog = kind
+    def of(cls, key: CountKey, operations: int, billed: int) -> OperationCount:
+        day, primary, namespace, target, operation, route, outcome, on_backlog = key
         return cls(day, primary, namespace, target, operation, outcome, operations, billed, route, on_backlog)
 
 
 class Flow(msgspec.Struct, array_like=True, frozen=True):
-    """What moved, in messages. The fields are those of one row of history."""
+    """Numbers of messages, by the way they moved."""
 
     primary: int = 0
     """Accepted by the primary."""
@@ -134,15 +132,15 @@ class Flow(msgspec.Struct, array_like=True, frozen=True):
     failed: int = 0
     """Attempts on the primary that failed or had no answer."""
     stored: int = 0
-    """Put into backlog queues, from senders and journals."""
+    """Put into backlog queues by senders and journals."""
     home: int = 0
-    """Taken by the primary on their way out of the backlog."""
+    """Delivered from the backlog to the primary."""
     gone: int = 0
-    """Left the backlog queues: home, dead-lettered or expired."""
+    """Left the backlog queues: delivered, dead-lettered or expired."""
 
 
 class Moment(msgspec.Struct, array_like=True, frozen=True):
-    """What moved for one primary in the `BUCKET_SECONDS` that begin at `bucket * BUCKET_SECONDS`."""
+    """The flow of one primary in the `BUCKET_SECONDS` that begin at `bucket * BUCKET_SECONDS`."""
 
     primary: str
     bucket: int
@@ -150,7 +148,7 @@ class Moment(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """Messages a second, over the last few seconds; `flow` names one of the fields of `Flow`."""
+    """Messages per second over the last few seconds; `flow` is the name of a field of `Flow`."""
 
     primary: str
     flow: str
@@ -171,7 +169,7 @@ class TransitionReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of a request."""
+    """The result of a request."""
 
     request: str
     at: float
@@ -180,7 +178,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """All that moved for one primary since the process began."""
+    """The flow of one primary since the process began."""
 
     primary: str
     flow: Flow
@@ -194,27 +192,27 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     pid: int
     started: float
     at: float
-    """When this was written: a living process writes every second."""
+    """When this was written; a running process writes every second."""
     ended: bool = False
     pairs: list[PairReport] = []
     syphons: list[SyphonReport] = []
-    counts: list[Count] = []
+    counts: list[OperationCount] = []
     totals: list[Totals] = []
     history: list[Moment] = []
     speeds: list[Speed] = []
     transitions: list[TransitionReport] = []
     answers: list[Answer] = []
     more_sources: int = 0
-    """Paired clients and syphons that are not described: too many."""
+    """The number of paired clients and syphons that are left out because there are too many."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a process is asked to do, by a program of the same user."""
+class ControlRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to a process, by a program of the same user."""
 
     v: int
     id: str
     at: float
-    action: Action
+    action: RequestedAction
     source: str
-    """The `key` of the pair or syphon it is for."""
+    """The `key` of the pair or syphon."""
     entity: str = ""

@@ -11,7 +11,7 @@ from pairbus.ledger import CompletedOperation
 
 if TYPE_CHECKING:
     from pairbus.publishing import Publisher
-    from pairbus.publishing.records import Action, SyphonReport
+    from pairbus.publishing.records import RequestedAction, SyphonReport
     from pairbus.syphon.service import Syphon
 
 MOST_DESTINATIONS = 20
@@ -72,14 +72,14 @@ class PublishedSyphon:
             pumps=pumps,
         )
 
-    def obey(self, action: Action, entity: str) -> str:
+    def apply(self, action: RequestedAction, entity: str) -> str:
         from pairbus.publishing import RequestRefusedError
-        from pairbus.publishing.records import Action
+        from pairbus.publishing.records import RequestedAction
 
-        if action is Action.PAUSE:
+        if action is RequestedAction.PAUSE:
             self._syphon.pause()
             return "The syphon finishes what is at hand and takes nothing more."
-        if action is Action.RESUME:
+        if action is RequestedAction.RESUME:
             self._syphon.resume()
             return "The syphon goes on."
         raise RequestRefusedError("A syphon can be paused and resumed, nothing else.")
