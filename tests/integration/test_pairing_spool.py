@@ -151,7 +151,7 @@ def test_a_full_spool_is_a_clear_error(pair: EmbeddedPair, shell: Shell, tmp_pat
         pair.primary.stop()
         pair.secondary.stop()
         sender.send_messages(ServiceBusMessage("x" * 1000))
-        with pytest.raises(SpoolFullError, match="limit of 2000 bytes") as raised:
+        with pytest.raises(SpoolFullError, match="limit: 2000 bytes") as raised:
             sender.send_messages(ServiceBusMessage("y" * 1000))
         assert isinstance(raised.value, ServiceBusError)  # an application's own handler still sees it
         assert depth(client) == 1

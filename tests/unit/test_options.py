@@ -144,7 +144,7 @@ def test_a_connection_string_that_is_none_is_named_and_not_shown(junk: Any) -> N
 
 def test_a_namespace_is_not_paired_with_itself() -> None:
     key = "SharedAccessKeyName=a;SharedAccessKey=b"
-    with pytest.raises(ValueError, match=r"are the same namespace, 'contoso.servicebus.windows.net'; give another"):
+    with pytest.raises(ValueError, match=r"are the same namespace, 'contoso.servicebus.windows.net'. Use another"):
         PairedServiceBusClient.from_connection_strings(
             f"Endpoint=sb://contoso.servicebus.windows.net/;{key}",
             f"Endpoint=sb://Contoso.servicebus.windows.net;{key}",
