@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pairbus.amqp.conditions import CONDITIONS
 from pairbus.failover.classification import VERDICTS, VerdictRow
 from pairbus.failover.states import TRANSITIONS, EntityState, TransitionRow
 
@@ -69,6 +70,9 @@ def _label(row: TransitionRow) -> str:
 def _error(row: VerdictRow) -> str:
     if row.condition:
         return f"`{row.class_name}` with condition `{row.condition}`"
+    if row.blame is not None:
+        conditions = [f"`{name}`" for name, meaning in CONDITIONS.items() if meaning.blame is row.blame]
+        return f"`{row.class_name}` with condition {', '.join(conditions[:-1])} or {conditions[-1]}"
     retryable = {None: "", True: " that is retryable", False: " that is not retryable"}[row.retryable]
     return f"`{row.class_name}`{retryable}"
 

@@ -1,7 +1,7 @@
 """PURE. Decides which errors count against an entity.
 
 The shell describes an error by the names of its classes, its AMQP condition and whether it is retryable; nothing here
-knows the SDK. The first row of `VERDICTS` that matches decides. An error that matches no row does not count: it is more
+knows the SDK. `amqp.conditions` knows whom a condition blames. The first row of `VERDICTS` that matches decides. An error that matches no row does not count: it is more
 likely a mistake in the program than trouble with the entity.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from pairbus.amqp.conditions import Blame, meaning
 
 
 class Verdict(Enum):
@@ -32,12 +34,14 @@ class VerdictRow:
     verdict: Verdict
     why: str
     condition: str = ""
+    blame: Blame | None = None
     retryable: bool | None = None
 
     def matches(self, error: ErrorDescription) -> bool:
         return (
             self.class_name in error.class_names
             and (not self.condition or self.condition == error.condition)
+            and (self.blame is None or self.blame is meaning(error.condition).blame)
             and (self.retryable is None or self.retryable is error.retryable)
         )
 
@@ -63,10 +67,7 @@ VERDICTS: tuple[VerdictRow, ...] = (
     VerdictRow("OperationTimeoutError", _COUNTS, "named by the feature's definition"),
     VerdictRow("MessagingEntityDisabledError", _COUNTS, _LASTING),
     VerdictRow("ServiceBusQuotaExceededError", _COUNTS, _LASTING),
-    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, condition="amqp:decode-error"),
-    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, condition="amqp:not-allowed"),
-    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, condition="com.microsoft:argument-error"),
-    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, condition="com.microsoft:argument-out-of-range"),
+    VerdictRow("ServiceBusError", _DOES_NOT_COUNT, _MESSAGE, blame=Blame.MESSAGE),
     VerdictRow("ServiceBusError", _COUNTS, _LASTING, condition="amqp:internal-error"),
     VerdictRow("ServiceBusError", _COUNTS, "the definition: non-transient", retryable=False),
     VerdictRow("TimeoutError", _COUNTS, "a timeout of ours"),
