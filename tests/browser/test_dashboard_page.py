@@ -46,7 +46,7 @@ def test_an_hour_is_shown_and_everyone_can_read_it(
             reduced_motion="reduce",
         )
         expect(page.get_by_role("heading", level=1)).to_have_text(
-            "orders is failed over: its messages wait in the backlog", timeout=LONG_MS
+            "orders is failed over: its messages go to the backlog", timeout=LONG_MS
         )
         assert page.url == served.address  # the token is gone from the address
         orders = page.locator(".entity-rows tr", has_text="orders")
@@ -127,9 +127,9 @@ def test_a_depth_that_nobody_here_knows_is_not_called_empty(serve: Serve, open_p
         expect(page.locator(".pair-primary")).to_have_text(["shop.eu", "shop.us"], timeout=LONG_MS)
         expect(page.locator(".depth-value")).to_have_text(["unknown", "unknown"])
         expect(page.locator(".depth-detail").first).to_have_text(
-            "syphons here carry what others stored, too: --secondary counts it"
+            "syphons here also carry messages of other machines; use --secondary to count"
         )
-        expect(page.locator("#subline")).to_contain_text("how many messages wait is not known")
+        expect(page.locator("#subline")).to_contain_text("the number of waiting messages is unknown")
 
 
 def test_what_is_missing_of_a_ledger_is_said(serve: Serve, open_page: Open, tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_what_is_missing_of_a_ledger_is_said(serve: Serve, open_page: Open, tmp_
         os.utime(path, (time.time() + 3600,) * 2)  # of today, also if it is nearly over
     page = open_page(serve(tmp_path / "state", "--ledger", str(ledger)).address)
     expect(page.locator("#costs-missing")).to_have_text(
-        "1 file of the ledger cannot be read: what is recorded there is missing. · "
-        "1 line of the ledger is no record and is left out.",
+        "1 file of the ledger cannot be read; records are missing. · "
+        "1 line of the ledger is not a record and is left out.",
         timeout=LONG_MS,
     )
 
@@ -166,7 +166,7 @@ def test_without_a_stream_the_page_asks_again_and_again(serve: Serve, open_page:
     page = open_page("about:blank", may_complain=True)  # a browser notes an answer of 503 in its console
     page.route("**/api/events", lambda route: route.fulfill(status=503))
     page.goto(served.address)
-    expect(page.get_by_role("heading", level=1)).to_have_text("Nobody publishes here yet", timeout=LONG_MS)
+    expect(page.get_by_role("heading", level=1)).to_have_text("No process publishes here yet", timeout=LONG_MS)
     with published_hour(tmp_path / "state"):
         expect(page.locator(".entity-rows tr")).to_have_count(3, timeout=LONG_MS)
 
@@ -174,5 +174,5 @@ def test_without_a_stream_the_page_asks_again_and_again(serve: Serve, open_page:
 def test_a_folder_without_anyone_says_what_to_do(serve: Serve, open_page: Open, tmp_path: Path) -> None:
     served = serve(tmp_path / "state")
     page = open_page(served.address)
-    expect(page.get_by_role("heading", level=1)).to_have_text("Nobody publishes here yet", timeout=LONG_MS)
+    expect(page.get_by_role("heading", level=1)).to_have_text("No process publishes here yet", timeout=LONG_MS)
     expect(page.locator("#processes-none")).to_contain_text("PAIRBUS_STATE_DIR")

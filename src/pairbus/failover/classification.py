@@ -1,8 +1,8 @@
 """PURE. Decides which errors count against an entity.
 
 The shell describes an error by the names of its classes, its AMQP condition and whether it is retryable; nothing here
-knows the SDK. `amqp.conditions` knows whom a condition blames. The first row of `VERDICTS` that matches decides. An error that matches no row does not count: it is more
-likely a mistake in the program than trouble with the entity.
+knows the SDK. `amqp.conditions` knows whom a condition blames. The first row of `VERDICTS` that matches decides. An
+error that matches no row does not count: it is more likely a mistake in the program than trouble with the entity.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Pictures: the chart of an hour, and an entity's ribbon of states. Every picture says in words what it shows.
+// Draws the chart of the last hour and the ribbon of an entity's states. Each has a label that says the same in words.
 
 const SVG = "http://www.w3.org/2000/svg";
 export const ROUTES = [["primary", "to the primary"], ["backlog", "to the backlog"], ["spool", "to the spool"], ["failed", "failed at the primary"]];
@@ -13,8 +13,8 @@ function shape(name, attributes) {
 const number = new Intl.NumberFormat("en");
 const few = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
-// Stacked areas of what was accepted, by route, and a line for the depth of the backlog, each on a scale of its own.
-// The stretch of time that is not over yet is left out: it would look like a fall.
+// Stacked areas of sends by route, and a line for the depth of the backlog, each on its own scale. The current bucket is
+// left out: it is not complete and would look like a drop.
 export function drawChart(svg, scale, history) {
   const count = history.primary.length - 1;
   const stacked = ROUTES.map(() => new Array(count).fill(0));
@@ -42,11 +42,11 @@ export function drawChart(svg, scale, history) {
   }
   svg.replaceChildren(...shapes);
   const peak = few.format(most / history.seconds);
-  const words = [`up to ${peak} sends a second`];
+  const words = [`up to ${peak} sends per second`];
   if (deepest) words.push(`line: the backlog, up to ${number.format(deepest)}`);
   scale.textContent = words.join(" · ");
   const sums = ROUTES.map(([route, name]) => `${number.format(history[route].reduce((a, b) => a + b, 0))} ${name}`);
-  svg.setAttribute("aria-label", `The last hour: ${sums.join(", ")}; at most ${peak} a second; ${history.depth ? `backlog of at most ${number.format(deepest)}` : "the backlog is not known"}.`);
+  svg.setAttribute("aria-label", `The last hour: ${sums.join(", ")}; at most ${peak} per second; ${history.depth ? `backlog of at most ${number.format(deepest)}` : "the backlog is unknown"}.`);
 }
 
 export function drawRibbon(svg, stretches, now, seconds) {

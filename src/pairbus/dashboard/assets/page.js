@@ -1,4 +1,4 @@
-// The page: shows what the server sends, changes only what changed, so that focus and reading positions stay.
+// Shows the view that the server sends. It changes only what differs, so that focus and reading positions stay.
 import { drawChart, drawRibbon, duration, ribbonShape, ROUTES } from "/draw.js";
 
 const $ = (id) => document.getElementById(id);
@@ -9,7 +9,7 @@ const day = new Intl.DateTimeFormat([], { month: "short", day: "numeric" });
 const LABELS = { primary: "primary", backlog: "backlog", spool: "spool", failed: "failed" };
 const REASONS = {
   send_failed: "a send failed", deadline: "it failed for too long", ping_succeeded: "a ping was delivered",
-  send_succeeded: "a send succeeded", fail_over: "somebody failed it over", mark_healthy: "somebody marked it healthy",
+  send_succeeded: "a send succeeded", fail_over: "failed over by hand", mark_healthy: "marked healthy by hand",
 };
 const OLD_COUNT_SECONDS = 30;
 const TOKEN = "pairbus-token";
@@ -29,7 +29,7 @@ function chip(node, state) {
   if (node.dataset.state !== state) node.dataset.state = state;
 }
 
-// Rows with a key each: those that stay are changed in place, new ones are made, others go.
+// Update rows by key: existing rows change in place, missing ones are created, the rest is removed.
 function rows(body, items, key, make, change) {
   const present = new Map([...body.children].map((row) => [row.dataset.key, row]));
   items.forEach((item, position) => {
@@ -43,7 +43,7 @@ function rows(body, items, key, make, change) {
   for (const row of present.values()) row.remove();
 }
 
-// A row of a table: the first cell is its heading, the others carry the name of their column for narrow screens.
+// Create a table row: the first cell is its heading, the others carry the name of their column for narrow screens.
 function tableRow(body) {
   const row = document.createElement("tr");
   row.setAttribute("role", "row");
@@ -60,12 +60,12 @@ function tableRow(body) {
 }
 
 function cell(row, position, value) {
-  const found = row.children[position];
-  text(found, value);
-  found.classList.toggle("empty", value === "");
+  const element = row.children[position];
+  text(element, value);
+  element.classList.toggle("empty", value === "");
 }
 
-// Two lines in a cell: what matters, and what it rests on.
+// Two lines in a cell: the value, and its details.
 function twoLines(row, position, first, second) {
   const place = row.children[position];
   const lines = child(place, "span", "");
@@ -80,17 +80,17 @@ function twoLines(row, position, first, second) {
 }
 
 function child(parent, name, classes) {
-  let found = parent.firstElementChild;
-  if (!found) { found = document.createElement(name); found.className = classes; parent.append(found); }
-  return found;
+  let element = parent.firstElementChild;
+  if (!element) { element = document.createElement(name); element.className = classes; parent.append(element); }
+  return element;
 }
 
 function button(parent, label, name, act) {
-  const found = child(parent, "button", "quiet");
-  found.type = "button";
-  text(found, label);
-  if (found.getAttribute("aria-label") !== name) found.setAttribute("aria-label", name);
-  found.onclick = act;
+  const element = child(parent, "button", "quiet");
+  element.type = "button";
+  text(element, label);
+  if (element.getAttribute("aria-label") !== name) element.setAttribute("aria-label", name);
+  element.onclick = act;
 }
 
 // --- the parts ----------------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ function headline(view) {
   const bad = entities.filter((entity) => entity.state === "failed over");
   const suspect = entities.filter((entity) => entity.state === "suspect");
   const alive = view.processes.filter((process) => process.condition === "alive").length;
-  let title = "Nobody publishes here yet";
-  if (bad.length === 1) title = `${bad[0].name} is failed over: its messages wait in the backlog`;
-  else if (bad.length) title = `${bad.length} of ${entities.length} entities are failed over: their messages wait in the backlog`;
+  let title = "No process publishes here yet";
+  if (bad.length === 1) title = `${bad[0].name} is failed over: its messages go to the backlog`;
+  else if (bad.length) title = `${bad.length} of ${entities.length} entities are failed over: their messages go to the backlog`;
   else if (suspect.length) title = `${suspect.map((entity) => entity.name).slice(0, 3).join(", ")} ${suspect.length === 1 ? "is" : "are"} suspect`;
   else if (entities.length) title = entities.length === 1 ? `${entities[0].name} takes sends` : `All ${entities.length} entities take sends`;
   else if (alive) title = "Nothing has been sent yet";
@@ -110,10 +110,10 @@ function headline(view) {
   const waiting = view.pairs.reduce((sum, pair) => sum + pair.depth.messages, 0);
   const words = [plural(alive, "process publishes", "processes publish")];
   if (view.pairs.every((pair) => pair.depth.messages !== null)) words.push(plural(waiting, "message waits", "messages wait"));
-  else words.push(waiting ? `at least ${plural(waiting, "message waits", "messages wait")}` : "how many messages wait is not known");
-  if (view.costs.outage) words.push(`the outage costs ${outageMoney(view.costs)} an hour`);
-  if (view.more_sources) words.push(`${plural(view.more_sources, "client or syphon is", "clients and syphons are")} not shown: too many in one process`);
-  if (view.unread) words.push(`${plural(view.unread, "state", "states")} could not be read`);
+  else words.push(waiting ? `at least ${plural(waiting, "message waits", "messages wait")}` : "the number of waiting messages is unknown");
+  if (view.costs.outage) words.push(`the outage costs ${outageMoney(view.costs)} per hour`);
+  if (view.more_sources) words.push(`${plural(view.more_sources, "client or syphon is", "clients and syphons are")} not shown, because one process has too many`);
+  if (view.unread) words.push(`${plural(view.unread, "state", "states")} cannot be read`);
   text($("subline"), words.join(" · "));
   document.title = bad.length ? `${bad.length} failed over · pairbus` : "pairbus";
 }
@@ -136,7 +136,7 @@ function showPair(section, pair, view) {
     part.className = `of-${route}`;
     return part;
   }, (part, [route]) => { part.style.flexGrow = String(pair.speeds[route]); part.hidden = !pair.speeds[route]; });
-  bar.setAttribute("aria-label", `Sends a second: ${ROUTES.map(([route, name]) => `${few.format(pair.speeds[route])} ${name}`).join(", ")}.`);
+  bar.setAttribute("aria-label", `Sends per second: ${ROUTES.map(([route, name]) => `${few.format(pair.speeds[route])} ${name}`).join(", ")}.`);
   rows(legend, ROUTES, ([route]) => route, ([route]) => {
     const line = document.createElement("li"), swatch = document.createElement("span"), words = document.createElement("span");
     swatch.className = `swatch of-${route}`;
@@ -153,7 +153,7 @@ function showPair(section, pair, view) {
   text(find(".accepted-value"), number.format(today.primary + today.backlog + today.spool));
   text(find(".accepted-detail"), `${number.format(today.primary)} primary · ${number.format(today.backlog)} backlog${today.spool ? ` · ${number.format(today.spool)} spool` : ""} · ${number.format(today.home)} carried home`);
   text(find(".rotation-value"), pair.rotation.of ? `${pair.rotation.in} of ${pair.rotation.of}` : "–");
-  text(find(".spool-detail"), `backlog queues in rotation · ${pair.spool === null ? "no spool" : `${plural(pair.spool, "message", "messages")} in the spool`}`);
+  text(find(".spool-detail"), `in rotation · ${pair.spool === null ? "no spool" : `${plural(pair.spool, "message", "messages")} in the spool`}`);
   drawChart(find(".chart"), find(".chart-scale"), pair.history);
 
   const table = find("table.entities"), body = find(".entity-rows");
@@ -165,14 +165,14 @@ function showPair(section, pair, view) {
 
 function depthDetail(pair, now) {
   const { depth } = pair, words = [];
-  if (depth.messages === null) words.push("syphons here carry what others stored, too: --secondary counts it");
+  if (depth.messages === null) words.push("syphons here also carry messages of other machines; use --secondary to count");
   else if (!depth.messages) words.push("empty");
   else if (depth.drain_seconds !== null) words.push(`home in about ${duration(depth.drain_seconds)}`);
   else words.push(`waits for ${depth.waits_for}`);
   if (depth.dead_letters) words.push(plural(depth.dead_letters, "dead letter", "dead letters"));
   const age = now - depth.counted_at;
-  if (depth.counted_at !== null) words.push(`counted in the secondary${age > OLD_COUNT_SECONDS ? ` ${duration(age)} ago, and what was reported since` : ""}`);
-  else if (depth.messages !== null) words.push("as these processes know");
+  if (depth.counted_at !== null) words.push(`counted in the secondary${age > OLD_COUNT_SECONDS ? ` ${duration(age)} ago and updated from reports since` : ""}`);
+  else if (depth.messages !== null) words.push("as reported by these processes");
   if (depth.trouble) words.push(depth.trouble);
   return words.join(" · ");
 }
@@ -191,7 +191,7 @@ function showEntity(row, entity, pair, view) {
   twoLines(row, 6, `${number.format(entity.today.primary)} primary`, entity.today.backlog ? `${number.format(entity.today.backlog)} backlog` : "");
   const over = entity.state === "failed over";
   const action = over ? "mark healthy" : "fail over";
-  button(row.children[7], over ? "Mark healthy" : "Fail over", `${over ? "Mark healthy" : "Fail over"}: ${entity.name} of ${pair.name}`, () => ask(
+  button(row.children[7], over ? "Mark healthy" : "Fail over", `${over ? "Mark healthy" : "Fail over"}: ${entity.name} of ${pair.name}`, () => requestChange(
     { action, primary: pair.key, entity: entity.name },
     over ? `Sends to ${entity.name} go to the primary again, in ${plural(total, "client", "clients")}.` : `Sends to ${entity.name} go to the backlog until pings succeed, in ${plural(total, "client", "clients")}.`,
   ));
@@ -206,12 +206,12 @@ function pingWords(entity, now) {
   return [first.join(), second.join(", ")];
 }
 
-// What of the ledger is not in the figures.
+// The parts of the ledger that are missing from the figures.
 function ledgerTroubles(costs) {
   const words = [];
-  if (!costs.complete) words.push("The ledger is still being read: today's figures grow until it is.");
-  if (costs.refused_files) words.push(`${plural(costs.refused_files, "file", "files")} of the ledger cannot be read: what is recorded there is missing.`);
-  if (costs.unreadable_lines) words.push(`${plural(costs.unreadable_lines, "line", "lines")} of the ledger ${costs.unreadable_lines === 1 ? "is no record and is" : "are no records and are"} left out.`);
+  if (!costs.complete) words.push("The ledger is still being read, so today's figures are incomplete.");
+  if (costs.refused_files) words.push(`${plural(costs.refused_files, "file", "files")} of the ledger cannot be read; records are missing.`);
+  if (costs.unreadable_lines) words.push(`${plural(costs.unreadable_lines, "line", "lines")} of the ledger ${costs.unreadable_lines === 1 ? "is not a record and is" : "are not records and are"} left out.`);
   return words;
 }
 
@@ -219,15 +219,15 @@ function showCosts(view) {
   const costs = view.costs;
   $("costs").hidden = !costs.namespaces.length && !ledgerTroubles(costs).length;
   text($("costs-total"), `${money(costs.amount, costs.currency)} · ${plural(costs.billed, "billed operation", "billed operations")}`);
-  text($("costs-caption"), `Since midnight UTC, as ${costs.counted_by === "ledger" ? "the ledger records" : "these processes count"}; tariff ${costs.tariff}, ${costs.plan}`);
+  text($("costs-caption"), `Since midnight UTC, ${costs.counted_by === "ledger" ? "from the ledger" : "as counted by these processes"}; tariff ${costs.tariff}, ${costs.plan}`);
   const missing = ledgerTroubles(costs).join(" · ");
   $("costs-missing").hidden = !missing;
   text($("costs-missing"), missing);
   $("costs-outage").hidden = !costs.outage;
-  if (costs.outage) text($("costs-outage"), `The outage adds about ${plural(costs.outage.operations, "operation", "operations")} an hour, ${number.format(costs.outage.pings)} of them pings: ${outageMoney(costs)} an hour.`);
+  if (costs.outage) text($("costs-outage"), `The outage adds about ${plural(costs.outage.operations, "operation", "operations")} per hour, ${number.format(costs.outage.pings)} of them pings: ${outageMoney(costs)} per hour.`);
   const body = $("costs-rows");
-  rows(body, costs.namespaces, (one) => one.namespace, () => tableRow(body), (row, one) => {
-    [one.namespace, number.format(one.operations), number.format(one.billed), number.format(one.pairing), money(one.operations_amount, costs.currency), money(one.standing_amount, costs.currency)]
+  rows(body, costs.namespaces, (namespace) => namespace.namespace, () => tableRow(body), (row, namespace) => {
+    [namespace.namespace, number.format(namespace.operations), number.format(namespace.billed), number.format(namespace.pairing), money(namespace.operations_amount, costs.currency), money(namespace.standing_amount, costs.currency)]
       .forEach((value, position) => cell(row, position, value));
   });
 }
@@ -236,16 +236,16 @@ function showSyphons(view) {
   $("syphons").hidden = !view.syphons.length;
   $("syphons-none").hidden = view.syphons.length > 0;
   const body = $("syphon-rows");
-  rows(body, view.syphons, (one) => `${one.process}/${one.key}`, () => tableRow(body), (row, one) => {
-    cell(row, 0, `${one.program} (${one.pid})`);
-    cell(row, 1, one.primary);
-    chip(child(row.children[2], "span", "chip"), one.state);
-    cell(row, 3, `${one.connected} of ${one.pumps}`);
-    [one.in_hand, one.held, one.restored, one.dead_lettered].forEach((value, i) => cell(row, 4 + i, number.format(value)));
-    const paused = one.state === "paused";
-    button(row.children[8], paused ? "Resume" : "Pause", `${paused ? "Resume" : "Pause"} the syphon of process ${one.pid}`, () => ask(
-      { action: paused ? "resume syphon" : "pause syphon", process: one.process, key: one.key },
-      paused ? "The syphon goes on carrying the backlog home." : "The syphon finishes what is at hand and takes nothing more.",
+  rows(body, view.syphons, (syphon) => `${syphon.process}/${syphon.key}`, () => tableRow(body), (row, syphon) => {
+    cell(row, 0, `${syphon.program} (${syphon.pid})`);
+    cell(row, 1, syphon.primary);
+    chip(child(row.children[2], "span", "chip"), syphon.state);
+    cell(row, 3, `${syphon.connected} of ${syphon.pumps}`);
+    [syphon.in_hand, syphon.held, syphon.restored, syphon.dead_lettered].forEach((value, i) => cell(row, 4 + i, number.format(value)));
+    const paused = syphon.state === "paused";
+    button(row.children[8], paused ? "Resume" : "Pause", `${paused ? "Resume" : "Pause"} the syphon of process ${syphon.pid}`, () => requestChange(
+      { action: paused ? "resume syphon" : "pause syphon", process: syphon.process, key: syphon.key },
+      paused ? "The syphon carries the backlog home again." : "The syphon finishes the messages in flight and receives no more.",
     ));
   });
 }
@@ -254,19 +254,19 @@ function showTransitions(view) {
   $("transitions").hidden = !view.transitions.length;
   $("transitions-none").hidden = view.transitions.length > 0;
   const body = $("transition-rows");
-  rows(body, view.transitions, (one) => `${one.at}/${one.primary}/${one.entity}/${one.pid}`, () => tableRow(body), (row, one) => {
-    cell(row, 0, when(one.at));
-    cell(row, 1, `${one.entity} of ${one.primary}`);
+  rows(body, view.transitions, (transition) => `${transition.at}/${transition.primary}/${transition.entity}/${transition.pid}`, () => tableRow(body), (row, transition) => {
+    cell(row, 0, when(transition.at));
+    cell(row, 1, `${transition.entity} of ${transition.primary}`);
     const change = row.children[2];
     if (!change.firstElementChild) {
       const before = document.createElement("span"), after = document.createElement("span"), between = document.createElement("span");
       before.className = "muted"; after.className = "chip";
-      before.textContent = one.before; between.textContent = " → "; chip(after, one.after);
+      before.textContent = transition.before; between.textContent = " → "; chip(after, transition.after);
       change.append(wrap(before, between, after));
     }
-    const reason = REASONS[one.reason] || one.reason.replaceAll("_", " ");
-    cell(row, 3, one.cause && !["ping", "fail_over", "mark_healthy"].includes(one.cause) ? `${reason}: ${one.cause}` : reason);
-    cell(row, 4, one.clients > 1 ? `${one.clients} clients` : `${one.program} (${one.pid})`);
+    const reason = REASONS[transition.reason] || transition.reason.replaceAll("_", " ");
+    cell(row, 3, transition.cause && !["ping", "fail_over", "mark_healthy"].includes(transition.cause) ? `${reason}: ${transition.cause}` : reason);
+    cell(row, 4, transition.clients > 1 ? `${transition.clients} clients` : `${transition.program} (${transition.pid})`);
   });
 }
 
@@ -280,17 +280,17 @@ function showProcesses(view) {
   $("processes").hidden = !view.processes.length;
   $("processes-none").hidden = view.processes.length > 0;
   const body = $("process-rows");
-  rows(body, view.processes, (one) => one.name, () => tableRow(body), (row, one) => {
-    cell(row, 0, `${one.program} (${one.pid}) on ${one.host}`);
-    chip(child(row.children[1], "span", "chip"), one.condition);
-    cell(row, 2, number.format(one.clients));
-    cell(row, 3, number.format(one.syphons));
-    cell(row, 4, when(one.started));
-    cell(row, 5, one.condition === "alive" ? "now" : `${duration(view.at - one.heard)} ago`);
+  rows(body, view.processes, (process) => process.name, () => tableRow(body), (row, process) => {
+    cell(row, 0, `${process.program} (${process.pid}) on ${process.host}`);
+    chip(child(row.children[1], "span", "chip"), process.condition);
+    cell(row, 2, number.format(process.clients));
+    cell(row, 3, number.format(process.syphons));
+    cell(row, 4, when(process.started));
+    cell(row, 5, process.condition === "alive" ? "now" : `${duration(view.at - process.heard)} ago`);
   });
 }
 
-// --- what changed, said once for those who do not see it -------------------------------------------------------
+// --- transitions, announced once for screen readers -------------------------------------------------------
 
 let known = null;
 function announce(view) {
@@ -323,13 +323,13 @@ function allowControl(allowed) {
   text($("unlock"), unlocked ? "Lock control" : "Unlock control");
 }
 
-// Keeps a token that the server accepts; otherwise says why not.
+// Store the token if the server accepts it; otherwise return the reason.
 async function unlock(token) {
   try {
     const response = await fetch("/api/unlock", { method: "POST", headers: { "X-Pairbus-Token": encodeURIComponent(token) } });
     if (!response.ok) return (await response.json()).error;
   } catch {
-    return "The page's server did not answer.";
+    return "The server did not answer.";
   }
   sessionStorage.setItem(TOKEN, token);
   $("outcome").hidden = true;
@@ -338,10 +338,10 @@ async function unlock(token) {
 }
 
 async function tokenFromLink() {
-  const found = /^#token=([\w-]+)$/.exec(location.hash);
-  if (!found) return;
+  const match = /^#token=([\w-]+)$/.exec(location.hash);
+  if (!match) return;
   history.replaceState(null, "", "/");
-  const refusal = await unlock(found[1]);
+  const refusal = await unlock(match[1]);
   if (refusal !== null) outcome(false, refusal);
 }
 
@@ -352,16 +352,16 @@ function outcome(good, words) {
   text(place, words);
 }
 
-async function ask(wish, consequence) {
-  text($("sure-title"), `${wish.action[0].toUpperCase()}${wish.action.slice(1)}${wish.entity ? ` ${wish.entity}` : ""}?`);
+async function requestChange(change, consequence) {
+  text($("sure-title"), `${change.action[0].toUpperCase()}${change.action.slice(1)}${change.entity ? ` ${change.entity}` : ""}?`);
   text($("sure-text"), consequence);
-  if (await answered($("sure-dialog")) !== "yes") return;
-  outcome(true, "Asked; waiting for the answer.");
+  if (await choiceIn($("sure-dialog")) !== "yes") return;
+  outcome(true, "Request sent; waiting for the answer.");
   try {
     const response = await fetch("/api/control", {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-Pairbus-Token": sessionStorage.getItem(TOKEN) || "" },
-      body: JSON.stringify(wish),
+      body: JSON.stringify(change),
     });
     const result = await response.json();
     if (response.status === 403) {
@@ -369,13 +369,13 @@ async function ask(wish, consequence) {
       allowControl(true);
     }
     if (!response.ok) outcome(false, result.error);
-    else outcome(result.done === result.answers.length, result.answers.map((one) => `${one.program} (${one.pid}): ${one.text}`).join(" "));
+    else outcome(result.done === result.answers.length, result.answers.map((answer) => `${answer.program} (${answer.pid}): ${answer.text}`).join(" "));
   } catch {
-    outcome(false, "The page's server did not answer; look at the states before you ask again.");
+    outcome(false, "The server did not answer. Check the states before you try again.");
   }
 }
 
-function answered(dialog) {
+function choiceIn(dialog) {
   return new Promise((resolve) => {
     dialog.returnValue = "no";
     dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
@@ -398,7 +398,7 @@ $("token-form").addEventListener("submit", async (event) => {
   else { text($("token-wrong"), refusal); $("token").select(); }
 });
 
-// --- the stream, and asking again and again where there is none ---------------------------------------------------
+// --- the stream, and polling where there is none ---------------------------------------------------
 
 let heard = 0, polling = false;
 
@@ -418,22 +418,22 @@ function follow() {
   const source = new EventSource("/api/events");
   source.onmessage = (event) => receive(event.data);
   source.onerror = () => {
-    connection("lost", "connection lost, trying again");
+    connection("lost", "connection lost, reconnecting");
     if (source.readyState === EventSource.CLOSED) { source.close(); polling = true; setTimeout(follow, 10000); }
   };
   source.onopen = () => { polling = false; };
 }
 
 setInterval(async () => {
-  if (heard && Date.now() - heard > 5000) connection("lost", `nothing new for ${duration((Date.now() - heard) / 1000)}`);
+  if (heard && Date.now() - heard > 5000) connection("lost", `no update for ${duration((Date.now() - heard) / 1000)}`);
   if (!polling) return;
   try {
     const response = await fetch("/api/state");
     if (response.ok) receive(await response.text());
-  } catch { /* said above */ }
+  } catch { /* shown above */ }
 }, 2000);
 
-// Narrow screens show rows as blocks, which takes the meaning of a table from it: it is said here.
+// Narrow screens show rows as blocks, which hides the table from screen readers, so the roles are set here.
 for (const root of [document, $("pair-template").content]) {
   for (const [name, role] of [["table", "table"], ["thead", "rowgroup"], ["tbody", "rowgroup"], ["thead tr", "row"], ["thead th", "columnheader"]]) {
     for (const node of root.querySelectorAll(name)) node.setAttribute("role", role);
