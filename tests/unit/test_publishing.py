@@ -446,7 +446,7 @@ def test_a_request_is_followed_once_and_answered(tmp_path: Path) -> None:
     ("action", "age", "source", "said"),
     [
         (RequestedAction.PAUSE, 0.0, None, "No syphon here."),
-        (RequestedAction.FAIL_OVER, 3600.0, None, "The request is too old and was not followed."),
+        (RequestedAction.FAIL_OVER, 3600.0, None, "The request is too old and was refused."),
         (RequestedAction.FAIL_OVER, 0.0, "pair-99", "This process no longer has this client or syphon."),
     ],
 )

@@ -94,7 +94,7 @@ def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
 
 def test_two_owners_do_not_share_a_folder(tmp_path: Path) -> None:
     journal = SpoolJournal(tmp_path, limit_bytes=LIMIT)
-    with pytest.raises(SpoolInUseError, match="another process"):
+    with pytest.raises(SpoolInUseError, match="Another process"):
         SpoolJournal(tmp_path, limit_bytes=LIMIT)
     journal.close()
     SpoolJournal(tmp_path, limit_bytes=LIMIT).close()
@@ -124,7 +124,7 @@ def test_numbers_are_never_used_again(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_one_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(SpoolError, match="cannot be used"):
+    with pytest.raises(SpoolError, match="Cannot use the spool folder"):
         SpoolJournal(tmp_path / "file", limit_bytes=LIMIT)
 
 
