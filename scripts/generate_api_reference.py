@@ -1,6 +1,7 @@
-"""Writes docs/reference/python.md: the public names and their signatures. With --check: says whether it is up to date.
+"""Write docs/reference/python.md, the public names and their signatures; `--check` only reports whether it is up to
+date.
 
-What is on that page is what users build on: a change of it is a change of the version, so a test compares the two.
+Users build on that page. A change of it changes the version, so a test compares the page with the code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
 
-# Modules whose `__all__` is public, and single names of modules that have more in them than users need.
+# Modules whose `__all__` is public, and the public names of modules that also have internal ones.
 MODULES = (
     "pairbus",
     "pairbus.aio",
@@ -35,7 +36,7 @@ NAMES = {
     "pairbus.testing.plugin": ("outage", "pairbus_pair", "pairbus_process_pair"),
 }
 
-# Made by others than users; and members that other parts of the package call.
+# Classes that users do not construct, and members that only other parts of the package call.
 NOT_CONSTRUCTED = frozenset({"PairedServiceBusClient", "PairedServiceBusSender", "InProcessSyphon"})
 INTERNAL = frozenset({"check_usable", "fault", "is_faulted", "next_backlog_number", "start", "watched_entities"})
 
@@ -47,12 +48,12 @@ ones: versions follow [semantic versioning](https://semver.org), and what is not
 Spark source has a [page of its own](connector.md).
 """
 
-# A default that is a function has no text of its own, only a place in memory.
+# The text of a default that is a function contains its address in memory.
 ADDRESS = re.compile(r" = <function \S+ at 0x[0-9a-f]+>")
 
 
 class Bare(str):
-    """An annotation as it is written, without the quotes of a string."""
+    """An annotation without the quotes of a string."""
 
     __slots__ = ()
 
@@ -66,7 +67,9 @@ def bare(annotation: Any) -> Any:
 
 def own_signature(value: Any) -> str:
     signature = inspect.signature(value)
-    parameters = [one.replace(annotation=bare(one.annotation)) for one in signature.parameters.values()]
+    parameters = [
+        parameter.replace(annotation=bare(parameter.annotation)) for parameter in signature.parameters.values()
+    ]
     text = str(signature.replace(parameters=parameters, return_annotation=bare(signature.return_annotation)))
     return ADDRESS.sub(" = ...", text)
 
@@ -78,13 +81,13 @@ def described(name: str, value: Any) -> Iterator[str]:
         prefix = "async def" if inspect.iscoroutinefunction(value) else "def"
         yield f"{prefix} {name}{own_signature(value)}"
     else:
-        # A version is a value that changes by itself.
+        # Not the value: a version changes with every release.
         yield f"{name}: {type(value).__name__}"
 
 
 def described_class(name: str, value: type) -> Iterator[str]:
     if issubclass(value, enum.Enum):
-        yield f"class {name}: {', '.join(f'{one.name} = {one.value!r}' for one in value)}"
+        yield f"class {name}: {', '.join(f'{member.name} = {member.value!r}' for member in value)}"
         return
     if issubclass(value, BaseException):
         yield f"class {name}({', '.join(parent.__name__ for parent in value.__bases__)})"
@@ -93,18 +96,18 @@ def described_class(name: str, value: type) -> Iterator[str]:
     constructor = own_signature(value).removesuffix(" -> None")
     yield f"class {name}" if name in NOT_CONSTRUCTED else f"class {name}{constructor}"
     fields = set(getattr(value, "__dataclass_fields__", ())) | set(getattr(value, "__struct_fields__", ()))
-    for member, found in sorted(vars(value).items()):
+    for member, attribute in sorted(vars(value).items()):
         if member.startswith("_") or member in fields or member in internal:
             continue
-        kind = type(found).__name__
-        if isinstance(found, property):
-            yield f"    {member}: {inspect.signature(found.fget).return_annotation if found.fget else 'Any'}"
-        elif isinstance(found, classmethod | staticmethod):
-            prefix = "async def" if inspect.iscoroutinefunction(found.__func__) else "def"
-            yield f"    @{kind} {prefix} {member}{own_signature(found.__func__)}"
-        elif inspect.isfunction(found):
-            prefix = "async def" if inspect.iscoroutinefunction(found) else "def"
-            yield f"    {prefix} {member}{own_signature(found)}"
+        kind = type(attribute).__name__
+        if isinstance(attribute, property):
+            yield f"    {member}: {inspect.signature(attribute.fget).return_annotation if attribute.fget else 'Any'}"
+        elif isinstance(attribute, classmethod | staticmethod):
+            prefix = "async def" if inspect.iscoroutinefunction(attribute.__func__) else "def"
+            yield f"    @{kind} {prefix} {member}{own_signature(attribute.__func__)}"
+        elif inspect.isfunction(attribute):
+            prefix = "async def" if inspect.iscoroutinefunction(attribute) else "def"
+            yield f"    {prefix} {member}{own_signature(attribute)}"
 
 
 def sections() -> Iterator[tuple[str, list[str]]]:
@@ -123,13 +126,13 @@ def page() -> str:
 
 
 def main() -> int:
-    written = page()
+    text = page()
     if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != written:
+        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
             sys.stderr.write("docs/reference/python.md is out of date: run scripts/generate_api_reference.py\n")
             return 1
         return 0
-    PAGE.write_text(written, encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -1,8 +1,7 @@
-"""Makes `pairbus/pairing/_sync` from `pairbus/pairing/_aio`; `--check` only says whether it would change
-anything.
+"""Generate `pairbus/pairing/_sync` from `pairbus/pairing/_aio`; `--check` only reports what is out of date.
 
-A file is translated token by token: `async` and `await` go, and the names below change. `runtime.py` exists
-in both folders, written by hand.
+A file is translated token by token: `async` and `await` are removed, and the names below change. `runtime.py` exists in
+both folders, written by hand.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ TEXTS = (
 
 
 def translate(source: str, name: str) -> str:
-    """The sync twin of one aio module."""
+    """Translate one aio module into its sync twin."""
     for old, new in TEXTS:
         source = source.replace(old, new)
     tokens = []
@@ -46,11 +45,11 @@ def translate(source: str, name: str) -> str:
         elif token.type == tokenize.NAME:
             text = NAMES.get(text, text)
         tokens.append((token, text))
-    return NOTE.format(name=name) + _written(source, tokens)
+    return NOTE.format(name=name) + _replace_tokens(source, tokens)
 
 
-def _written(source: str, tokens: list[tuple[tokenize.TokenInfo, str]]) -> str:
-    """The source with the changed tokens put in place; the blank after a token that went goes too."""
+def _replace_tokens(source: str, tokens: list[tuple[tokenize.TokenInfo, str]]) -> str:
+    """Put the changed tokens into the source; the blank after a removed token goes too."""
     lines = source.splitlines(keepends=True)
     changes: dict[int, list[tuple[int, int, str]]] = {}
     for token, text in tokens:
@@ -80,7 +79,7 @@ def formatted(source: str, path: Path) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file and what belongs into it."""
+    """The generated files and their contents."""
     return {
         PAIRING / "_sync" / path.name: formatted(
             translate(path.read_text(encoding="utf-8"), path.name), PAIRING / "_sync" / path.name
@@ -96,7 +95,7 @@ def main() -> int:
     ]
     if "--check" in sys.argv[1:]:
         for path in stale:
-            sys.stderr.write(f"{path.name} is not what its aio twin says; run scripts/generate_sync.py.\n")
+            sys.stderr.write(f"{path.name} is out of date. Run scripts/generate_sync.py.\n")
         return 1 if stale else 0
     texts = generated()
     for path in stale:
