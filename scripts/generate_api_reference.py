@@ -1,5 +1,4 @@
-"""Write docs/reference/python.md, the public names and their signatures; `--check` only reports whether it is up to
-date.
+"""Write docs/reference/python.md, the public names and their signatures; `--check` only compares it with the code.
 
 Users build on that page. A change of it changes the version, so a test compares the page with the code.
 """
