@@ -29,6 +29,7 @@ SHARED_SPARK = {
     "test_spark_": "spark-connector",
 }
 STARTS_ITS_OWN_SPARK = ("test_pipeline_commands", "test_connector_secrets", "test_spark_syphon_cluster")
+USES_THE_WHEEL = ("test_demo", "test_package")
 SLOWEST_FIRST = (
     "test_live_suite",
     "test_newcomer",
@@ -43,7 +44,11 @@ SLOWEST_FIRST = (
     "test_connector_secrets",
     "test_kill_server",
 )
-SPARK_DEFAULTS = "spark.driver.defaultJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData\n"
+SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+SPARK_DEFAULTS = f"""\
+spark.driver.defaultJavaOptions {SHORT_LIVED_JAVA}
+spark.executor.defaultJavaOptions {SHORT_LIVED_JAVA}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +76,8 @@ def test_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def scope_of(file: str) -> str:
     """The group that a worker runs from its beginning to its end."""
     name = PurePath(file).stem
+    if name in USES_THE_WHEEL:
+        return "wheel"
     if name not in STARTS_ITS_OWN_SPARK:
         for prefix, group in SHARED_SPARK.items():
             if name.startswith(prefix):

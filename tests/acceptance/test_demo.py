@@ -1,5 +1,6 @@
 """`pairbus demo` as a user runs it: into a file, on a terminal, with Ctrl-C.
 
+The story into a file is told by the installed wheel, far from the repository: the wheel is enough by itself.
 That it would say so if something were lost is in tests/unit/test_demo_counting.py.
 """
 
@@ -39,15 +40,22 @@ def accounts(shown: str) -> list[tuple[str, ...]]:
 
 
 @pytest.fixture(scope="module")
-def redirected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder and the output of a whole story told into a file."""
+def redirected(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder and the output of a whole story told into a file, by the installed wheel."""
     folder = tmp_path_factory.mktemp("redirected")
     temporary = tmp_path_factory.mktemp("temporary")
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "JAVA_HOME", "SPARK_CONF_DIR") if name in os.environ}
     with (folder / "output").open("wb") as output:
         done = subprocess.run(
-            [*DEMO, "--seed", SEED, "--keep"],
+            [installed / "pairbus", "demo", "--fast", "--seed", SEED, "--keep"],
             cwd=folder,
-            env={**os.environ, "TMPDIR": str(temporary), "FORCE_COLOR": "1"},
+            env={
+                **kept,
+                "HOME": str(folder),
+                "TMPDIR": str(temporary),
+                "XDG_RUNTIME_DIR": str(folder),
+                "FORCE_COLOR": "1",
+            },
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,

@@ -1,24 +1,18 @@
 """The wheel and the source distribution: complete, and enough by themselves, far from the repository.
 
 Nothing is downloaded: the empty environment borrows the locked packages, all but pairbus, which it has from the wheel.
-`make install-check` does the same with packages from the index.
+`make install-check` does the same with packages from the index. The demo from the wheel is in test_demo.py.
 """
 
 from __future__ import annotations
 
 import configparser
 import os
-import re
 import subprocess
-import sys
-import sysconfig
 import tarfile
-import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
-
-import pytest
 
 import pairbus
 
@@ -30,16 +24,6 @@ def sources() -> set[str]:
     """Every file of the packages, as a wheel names them."""
     found = [path for package in PACKAGES for path in (ROOT / "src" / package).rglob("*") if path.is_file()]
     return {str(path.relative_to(ROOT / "src")) for path in found if path.suffix != ".pyc"}
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution, and the wheel that was built from it."""
-    folder = tmp_path_factory.mktemp("built")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 def only(folder: Path, pattern: str) -> Path:
@@ -77,21 +61,6 @@ def test_the_source_distribution_has_what_a_build_and_the_tests_need(built: Path
     assert not [name for name in names if name.startswith((".venv", ".cache", "build", "demo-output"))]
 
 
-@pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment that has the wheel, and the locked packages from next door."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, symlinks=True, with_pip=False)
-    python = folder / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
-    done = subprocess.run([*install, str(only(built, "*.whl"))], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    # A folder that a .pth file names is searched last, and its own .pth files (the editable pairbus) are not read.
-    (site,) = (folder / "lib").glob("python3*/site-packages")
-    (site / "locked.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
-    return folder / "bin"
-
-
 def run(*command: str | Path, cwd: Path, timeout: float = 120) -> str:
     """What a command prints in an empty folder, with an environment that knows nothing of the repository."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "JAVA_HOME") if name in os.environ}
@@ -105,13 +74,6 @@ def test_the_installed_command_is_that_of_the_wheel(installed: Path, tmp_path: P
     assert run(installed / "pairbus", "--version", cwd=tmp_path) == f"pairbus {pairbus.__version__}\n"
     where = run(installed / "python", "-c", "import pairbus; print(pairbus.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent)
-
-
-def test_the_demo_runs_without_the_repository(installed: Path, tmp_path: Path) -> None:
-    shown = run(installed / "pairbus", "demo", "--fast", "--quiet", cwd=tmp_path, timeout=600)
-    assert re.search(r"Sent 270 messages: delivered 270 \([^)]+\), lost 0, ", shown), shown
-    assert "Starting" not in shown
-    assert (tmp_path / "demo-output" / "report.html").exists()
 
 
 def test_the_pytest_fixtures_come_with_it(installed: Path, tmp_path: Path) -> None:

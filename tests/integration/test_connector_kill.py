@@ -99,7 +99,6 @@ PROGRAM = """
     spark = local_session(
         cores=1,
         driver_memory="512m",
-        settings={"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
     )
     spark.dataSource.register(Source)
     query = (

@@ -21,7 +21,7 @@ from pairbus.demo.receiving import Receivers
 from pairbus.ledger import LedgerWriter
 from pairbus.testing import EmbeddedPair, wait_until
 
-ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "30")) // 4
+ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20")) // 4
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))
 BACKLOG_QUEUES = 2
 ORDERS = Destination("orders")

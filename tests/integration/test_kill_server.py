@@ -33,7 +33,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from pairbus.testing import EmbeddedNamespace, wait_until
 
 SERVERS = 3
-ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "18"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))
 BATCH = 10
 QUEUE = "orders"

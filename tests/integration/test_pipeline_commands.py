@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands import CommandProcess, command_process
 
 from pairbus.cli.__main__ import run
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Route
@@ -20,9 +20,11 @@ pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 QUEUE = "contoso/x-servicebus-transfer/0"
 
 
-def pairbus(*words: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def pairbus() -> Iterator[CommandProcess]:
     """In a process of its own: a command ends its Spark session, and must not end that of the tests."""
-    return subprocess.run([sys.executable, "-m", "pairbus.cli", *words], capture_output=True, text=True, timeout=800)
+    with command_process() as commands:
+        yield commands
 
 
 def write_ledger(folder: Path) -> None:
@@ -38,10 +40,10 @@ def write_ledger(folder: Path) -> None:
         )
 
 
-def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(tmp_path: Path) -> None:
+def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(pairbus: CommandProcess, tmp_path: Path) -> None:
     ledger, page = tmp_path / "ledger", tmp_path / "report.html"
     write_ledger(ledger)
-    answer = pairbus("ledger", "report", str(ledger), "--output", str(page))
+    answer = pairbus.run("ledger", "report", str(ledger), "--output", str(page))
     assert answer.returncode == 1, answer.stderr
     lines = answer.stdout.splitlines()
     assert lines[:2] == [
@@ -53,7 +55,7 @@ def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(tmp_path: Pa
     assert (tmp_path / "ledger-tables" / "CURRENT.json").exists()
 
 
-def test_a_look_into_a_local_namespace_takes_its_certificate_along(tmp_path: Path) -> None:
+def test_a_look_into_a_local_namespace_takes_its_certificate_along(pairbus: CommandProcess, tmp_path: Path) -> None:
     with LedgerWriter(tmp_path / "ledger") as writer:
         writer.record(
             CompletedOperation(
@@ -63,7 +65,7 @@ def test_a_look_into_a_local_namespace_takes_its_certificate_along(tmp_path: Pat
     with EmbeddedNamespace("fabrikam", data=tmp_path / "fabrikam", process=True) as standby:
         with standby.admin() as admin:
             admin.create_queue(QUEUE)
-        answer = pairbus(
+        answer = pairbus.run(
             *("ledger", "report", str(tmp_path / "ledger"), "--look-into", "contoso"),
             *("--secondary", str(tmp_path / "fabrikam")),
         )
@@ -75,11 +77,11 @@ def test_a_look_into_a_local_namespace_takes_its_certificate_along(tmp_path: Pat
     ]
 
 
-def test_a_report_with_prices_of_its_own_leaves_the_tables_as_they_are(tmp_path: Path) -> None:
+def test_a_report_with_prices_of_its_own_leaves_the_tables_as_they_are(pairbus: CommandProcess, tmp_path: Path) -> None:
     """And a name that no namespace has is told, but no reason to refuse."""
     ledger = tmp_path / "ledger"
     write_ledger(ledger)
-    answer = pairbus("ledger", "report", str(ledger), "--plan", "premium", "--connections", "contso=5", "--json")
+    answer = pairbus.run("ledger", "report", str(ledger), "--plan", "premium", "--connections", "contso=5", "--json")
     assert answer.returncode == 1, answer.stderr
     assert {line["plan"] for line in json.loads(answer.stdout)["bills"]} == {"premium"}
     assert answer.stderr == (
@@ -94,20 +96,20 @@ def test_an_empty_ledger_is_said_to_be_empty(tmp_path: Path, capsys: pytest.Capt
     assert f"The ledger {tmp_path} has no records yet" in capsys.readouterr().err
 
 
-def test_what_spark_cannot_do_is_one_sentence_and_no_answer(tmp_path: Path) -> None:
+def test_what_spark_cannot_do_is_one_sentence_and_no_answer(pairbus: CommandProcess, tmp_path: Path) -> None:
     """Not 1: that would say that a message is lost."""
     write_ledger(tmp_path / "ledger")
     (tmp_path / "tables").write_text("in the way")
-    answer = pairbus("ledger", "report", str(tmp_path / "ledger"), "--tables", str(tmp_path / "tables"))
+    answer = pairbus.run("ledger", "report", str(tmp_path / "ledger"), "--tables", str(tmp_path / "tables"))
     assert answer.returncode == 2, answer.stderr
     assert answer.stderr.count("\n") == 1
     assert "Traceback" not in answer.stderr
 
 
-def test_a_simulation_prints_its_sweep(tmp_path: Path) -> None:
+def test_a_simulation_prints_its_sweep(pairbus: CommandProcess, tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.toml"
     fleet.write_text("runs = 3\n[pairing]\nfailover_interval_seconds = [0, 600]\n")
-    answer = pairbus("simulate", str(fleet), "--runs", "2", "--json")
+    answer = pairbus.run("simulate", str(fleet), "--runs", "2", "--json")
     assert answer.returncode == 0, answer.stderr
     first, second = json.loads(answer.stdout)
     assert first["runs"] == second["runs"] == 2

@@ -24,7 +24,7 @@ from pairbus import envelope
 from pairbus.syphon import Syphon
 from pairbus.testing import EmbeddedNamespace, ManualClock
 
-ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "54"))
+ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "27"))
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))
 SHARE = {"amqp": 2 / 3, "sdk": 1 / 3}
 LOCK_SECONDS = 60
