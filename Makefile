@@ -15,8 +15,8 @@ setup:  ## Make .venv with everything that is needed; the others do it first
 demo: setup  ## The whole story on two local namespaces: outage, backlog, recovery, proof that nothing is lost
 	@$(bin)/pairbus demo $(ARGS)
 
-# Four at a time also on two cores: many tests wait for the SDK or for a process. A single test needs no workers.
-workers = $(if $(findstring ::,$(ARGS)),0,4)
+# Four workers also on two cores: many tests wait for the SDK or for a process. A part of the tests starts fewer.
+workers = $(if $(findstring ::,$(ARGS)),0,$(if $(ARGS),2,4))
 needs_browser = $(or $(if $(ARGS),,every test),$(findstring browser,$(ARGS)))
 
 test: lint  ## Formatting, lint, types and every test; ARGS='tests/unit -k queue' selects some
@@ -39,11 +39,11 @@ bench-large: setup  ## The tables at 2, 20 and 100 million operations: an hour, 
 	@PYTHONPATH=. $(bin)/python benchmarks/bench_ledger.py --operations 2000000 20000000 100000000 --memory 4g $(ARGS)
 
 soak: setup  ## The kill tests, many more rounds than in `make test`
-	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/test_kill_*.py $(ARGS)
+	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/*/test_kill_*.py $(ARGS)
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} PAIRBUS_DRAIN_MESSAGES=$${PAIRBUS_DRAIN_MESSAGES:-100000} \
-		$(bin)/pytest --timeout=0 tests/integration/test_syphon_crash.py tests/integration/test_syphon_many.py $(ARGS)
-	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/test_pipeline_kill.py $(ARGS)
-	@PAIRBUS_STREAM_KILL_ROUNDS=$${PAIRBUS_STREAM_KILL_ROUNDS:-10} $(bin)/pytest --timeout=0 tests/integration/test_connector_kill.py $(ARGS)
+		$(bin)/pytest --timeout=0 tests/integration/syphon/test_syphon_crash.py tests/integration/syphon/test_syphon_many.py $(ARGS)
+	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/pipeline/test_pipeline_kill.py $(ARGS)
+	@PAIRBUS_STREAM_KILL_ROUNDS=$${PAIRBUS_STREAM_KILL_ROUNDS:-10} $(bin)/pytest --timeout=0 tests/integration/pipeline/test_connector_kill.py $(ARGS)
 
 docs: setup  ## The documentation as a site, in build/site; needs no network
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --quiet --strict $(ARGS)

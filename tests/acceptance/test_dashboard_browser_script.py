@@ -1,4 +1,4 @@
-"""The browser for the tests of the page: installed where it is missing and may be, and never asked for."""
+"""scripts/browser.sh installs Chromium if it is missing and this user may, and asks for nothing."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ class Machine:
         return self.calls.read_text().splitlines(), done.stderr
 
 
+def missing(why: str) -> str:
+    remedy = "As root: apt-get install chromium"
+    return f"There is no Chromium here, and {why}: the browser tests are skipped. {remedy}\n"
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
@@ -55,7 +60,7 @@ def test_root_installs_it(machine: Machine) -> None:
     machine.has("id", "echo 0")
     calls, said = machine.run()
     assert calls[1:] == ["apt-get install --yes --quiet --no-install-recommends chromium"]
-    assert said == "Installing chromium for the tests of the page ...\n"
+    assert said == "Installing chromium for the browser tests ...\n"
 
 
 def test_old_lists_are_brought_up_to_date(machine: Machine) -> None:
@@ -74,21 +79,21 @@ def test_sudo_that_asks_for_no_password_will_do(machine: Machine) -> None:
     assert "apt-get install --yes --quiet --no-install-recommends chromium" in calls
 
 
-def test_who_may_not_is_not_asked(machine: Machine) -> None:
+def test_a_user_who_may_not_install_it_gets_the_remedy(machine: Machine) -> None:
     machine.has("apt-get")
     machine.has("id", "echo 1000")
     machine.has("sudo", "exit 1")
     calls, said = machine.run()
     assert calls == ["id -u", "sudo -n true"]
-    assert said == ""
+    assert said == missing("this user may not install it")
 
 
 def test_another_system_is_left_alone(machine: Machine) -> None:
-    assert machine.run() == ([], "")
+    assert machine.run() == ([], missing("no apt-get to install it"))
 
 
 def test_what_cannot_be_had_is_one_line(machine: Machine) -> None:
     machine.has("apt-get", "exit 100")
     machine.has("id", "echo 0")
     _, said = machine.run()
-    assert said.splitlines()[1:] == ["chromium could not be installed: the tests of the page need it."]
+    assert said.endswith(missing("apt-get could not install it"))

@@ -1,7 +1,7 @@
 """`pairbus demo` as a user runs it: into a file, on a terminal, with Ctrl-C.
 
 The story into a file is told by the installed wheel, far from the repository: the wheel is enough by itself.
-That it would say so if something were lost is in tests/unit/test_demo_counting.py.
+That it would say so if something were lost is in tests/unit/demo/test_demo_counting.py.
 """
 
 from __future__ import annotations

@@ -36,7 +36,11 @@ NOT_CODE = ("", "text", "mermaid")
 
 NOT_RUN = {
     ("docs/moving-from-dotnet.md", "csharp", "the other language"),
-    ("docs/spark.md", "sh", "for a cluster; tests/integration/test_spark_syphon_cluster.py does the same on one"),
+    (
+        "docs/spark.md",
+        "sh",
+        "for a cluster; tests/integration/pipeline/test_spark_syphon_cluster.py does the same on one",
+    ),
 }
 # Pages that are done as a whole, as a reader would, by a test of their own.
 DONE_ELSEWHERE = {"docs/tutorial.md": "tests/acceptance/test_pairing_tutorial.py"}

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHORT = {"make demo": "--fast --quiet", "make test": "-n 0 tests/unit/test_failover_table.py"}
+SHORT = {"make demo": "--fast --quiet", "make test": "-n 0 tests/unit/failover/test_failover_table.py"}
 # The machine's settings for where packages come from; the newcomer's environment has nothing else of this process.
 OF_THE_MACHINE = re.compile(r"PATH|LANG|LC_\w+|(PIP|UV)_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|\w+_proxy|\w+_PROXY")
 

@@ -15,7 +15,7 @@ from pairbus.pipeline.dictionary import dictionary
 from pairbus.pipeline.fleet import parse_fleet
 from pairbus.pipeline.outages import RunResult
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 LEDGER = (DOCS / "reference" / "ledger.md").read_text()
 COSTS = (DOCS / "costs.md").read_text()
 

@@ -11,7 +11,7 @@ from pairbus import TransitionEvent, errors
 from pairbus.pairing import observers
 from pairbus.pairing.options import OPTION_NAMES
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def page(name: str) -> str:

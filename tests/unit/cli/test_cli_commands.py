@@ -14,7 +14,7 @@ from pairbus.cli.__main__ import command_tree, run
 from pairbus.cli.commands import EXAMPLES, VARIABLES, variable_of
 from pairbus.cli.output import EXITS
 
-REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 TREE = command_tree()
 WITHOUT_JSON = {"completion", "demo", "dashboard"}
 """Commands without a result to read: a script for a shell, a story for people, a page for a browser."""

@@ -64,6 +64,6 @@ def test_a_file_that_is_none_is_refused(
 
 
 def test_the_costs_page_lists_every_key_of_a_fleet() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "costs.md").read_text(encoding="utf-8")
     keys = [one.name for kind in (FleetPlan, PairingChoice, OutageKind) for one in fields(kind)]
     assert [key for key in keys if f"`{key}`" not in page and key not in ("outages", "choices")] == []

@@ -12,7 +12,7 @@ import pytest
 
 from pairbus.cli.__main__ import command_tree
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 UNIT = (ROOT / "examples/service/pairbus-syphon.service").read_text(encoding="utf-8")
 CONTAINER = (ROOT / "examples/service/Containerfile").read_text(encoding="utf-8")
 

@@ -24,7 +24,7 @@ from pairbus.failover import (
 )
 from pairbus.failover.states import When
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MINUTE = 60.0
 PATIENT = FailoverRules(failover_interval=MINUTE, ping_interval=MINUTE)
 AT_ONCE = FailoverRules(failover_interval=0, ping_interval=MINUTE)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pairbus.pipeline.servicebus.columns import COLUMNS
 from pairbus.pipeline.servicebus.options import STREAM, WRITE
 
-TEXT = (Path(__file__).parent.parent.parent / "docs" / "reference" / "connector.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "connector.md").read_text(encoding="utf-8")
 
 
 def first_cells(heading: str) -> set[str]:

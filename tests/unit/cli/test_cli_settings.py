@@ -134,7 +134,7 @@ def test_without_any_name_the_three_ways_are_said(
 
 
 def test_the_file_of_the_reference_is_a_good_one(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     config.write_text(text)
     assert run(["--config", "pairbus.toml", *ESTIMATE]) == 0, capsys.readouterr().err

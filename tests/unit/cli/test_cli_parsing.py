@@ -19,7 +19,7 @@ from pairbus.cli.output import KeyValueFormatter, Refusal
 from pairbus.embedded.faults import MODES, ControlError, RemoteSwitchboard
 from pairbus.embedded.running import RunningServer, known_servers, run_file, running_servers
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

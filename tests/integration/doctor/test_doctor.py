@@ -401,7 +401,7 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 
 def test_the_page_names_every_check_and_its_limits() -> None:
-    page = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "doctor.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "doctor.md").read_text(encoding="utf-8")
     for check in ALL_WELL:
         assert f"\n| {check.removeprefix('primary ').removeprefix('secondary ')} |" in page
     assert f"more than {SKEW_FAILED_SECONDS:.0f} s; *warning* above {SKEW_WARNING_SECONDS:.0f} s" in page

@@ -15,8 +15,8 @@ from prometheus_client.core import Metric
 from pairbus.syphon import Syphon
 from pairbus.syphon.web import SyphonCollector
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "monitoring"
-DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "monitoring"
+DOCS = Path(__file__).parents[3] / "docs"
 LOCAL = "Endpoint=sb://contoso.example;SharedAccessKeyName=a;SharedAccessKey=b"
 
 

@@ -26,7 +26,7 @@ from pairbus.drill.scenario import (
 from pairbus.embedded.faults import MODES
 from pairbus.pairing.options import OPTION_NAMES
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "drills").glob("*.toml"))
 SEND = 'do = "send"\nentity = "orders"\ncount = 1'
 GOOD = """
