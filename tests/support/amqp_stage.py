@@ -16,7 +16,7 @@ from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.message import BATCH_FORMAT
-from pairbus.embedded.amqp import amqp_protocol_factory
+from pairbus.embedded.amqp.connection import amqp_protocol_factory
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Clock
 from pairbus.embedded.entities.descriptions import (

@@ -219,16 +219,20 @@ class ClientConnection:
     # --- events of the engine -----------------------------------------------------------------------------
 
     def handle(self, event: Event) -> None:
+        # One message means one event: isinstance is several times faster here than a class pattern.
+        if isinstance(event, MessageReceived):
+            if isinstance(event.link.context, ReceiverLink):
+                event.link.context.received(event.delivery, event.raw)
+            return
+        if isinstance(event, DeliveryUpdated):
+            if isinstance(event.link.context, SenderLink):
+                event.link.context.settled(event.delivery)
+            return
+        if isinstance(event, OutcomeConfirmed):
+            if isinstance(event.link.context, ReceiverLink):
+                event.link.context.confirmed(event.delivery, event.state)
+            return
         match event:
-            case MessageReceived(link, delivery, raw):
-                if isinstance(link.context, ReceiverLink):
-                    link.context.received(delivery, raw)
-            case DeliveryUpdated(link, sent):
-                if isinstance(link.context, SenderLink):
-                    link.context.settled(sent)
-            case OutcomeConfirmed(link, delivery, state):
-                if isinstance(link.context, ReceiverLink):
-                    link.context.confirmed(delivery, state)
             case CreditChanged(link):
                 if isinstance(link.context, SenderLink):
                     link.context.make_room()

@@ -26,6 +26,7 @@ from cproton import ffi, lib
 
 from pairbus.amqp.frames import DeliveryNumbers, IncomingFormats, OutgoingFormats
 from pairbus.amqp.links import (
+    SMALL_BUFFER_BYTES,
     IncomingDelivery,
     Link,
     OutgoingDelivery,
@@ -161,6 +162,7 @@ class Engine:
         self.aborted = False
         self.next_deadline: float | None = None
         self.unfinished_bytes = 0
+        self.small_buffer = new_buffer(SMALL_BUFFER_BYTES)
         self._server = server
         self._sasl: SaslExchange | None = SaslExchange(server=server, login=login)
         self._sasl_output = b""
@@ -234,38 +236,38 @@ class Engine:
 
     def events(self) -> Iterator[Event]:
         """The events that nobody has taken yet."""
-        peek, pop, event_type = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+        peek, pop, event_type, null = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type, ffi.NULL
         while not self.lost:
             if self._closed_links:
                 yield self._closed_links.popleft()
                 continue
-            event = peek(self._collector)
-            if event == ffi.NULL:
+            proton_event = peek(self._collector)
+            if proton_event == null:
                 return
-            kind = event_type(event)
+            kind = event_type(proton_event)
             if kind == _DELIVERY:
-                happened = self._on_delivery(lib.pn_event_delivery(event))
+                event = self._on_delivery(lib.pn_event_delivery(proton_event))
             else:
                 react = _REACTIONS.get(kind)
-                happened = react(self, event) if react is not None else None
+                event = react(self, proton_event) if react is not None else None
             pop(self._collector)
-            if happened is not None:
-                yield happened
+            if event is not None:
+                yield event
 
     def data_to_send(self) -> bytes:
         """The next bytes for the peer, at most one chunk; ``b""`` if there are none now. May set `finished`."""
         if self._sasl_output:
-            data, self._sasl_output = self._sasl_output, b""
-            return data
+            handshake, self._sasl_output = self._sasl_output, b""
+            return handshake
         while self._sasl is None and not self.lost:
             pending = lib.pn_transport_pending(self._transport)
             if pending <= 0:
                 self.finished = self.finished or pending == _PN_EOS
                 break
             size = min(pending, _CHUNK_BYTES)
-            buffer = new_buffer("char[]", size)
+            buffer = new_buffer(size)
             taken = lib.pn_transport_peek(self._transport, buffer, size)
-            data = bytes(ffi.buffer(buffer, taken))
+            data: bytes = ffi.unpack(buffer, taken)
             lib.pn_transport_pop(self._transport, taken)
             if self._outgoing_formats is not None:
                 data = self._outgoing_formats.patch(data)

@@ -49,9 +49,15 @@ if TYPE_CHECKING:
 
 _ACCEPTED = Accepted()
 _RELEASED = Released()
+SMALL_BUFFER_BYTES = 4_096
 
-new_buffer = ffi.new_allocator(should_clear_after_alloc=False)
-"""Allocates a C array that Python frees. Each call of Proton gets its own: threads run Proton at the same time."""
+_CHARS = ffi.typeof("char[]")
+_allocate = ffi.new_allocator(should_clear_after_alloc=False)
+
+
+def new_buffer(size: int) -> Any:
+    """Allocate a C array that Python frees. Two engines never share one: they may run in two threads."""
+    return _allocate(_CHARS, size)
 
 
 class IncomingDelivery:
@@ -84,7 +90,7 @@ class IncomingDelivery:
         if self._impl is None or not self.link.alive:
             return b""
         tag = lib.pn_delivery_tag(self._impl)
-        return bytes(ffi.buffer(tag.start, tag.size))
+        return ffi.unpack(tag.start, tag.size) if tag.size else b""
 
     def propose(self, state: State) -> None:
         """Ask the peer to apply an outcome. `OutcomeConfirmed` follows."""
@@ -306,9 +312,9 @@ class Link:
         return int(lib.pn_link_credit(self.impl)) if self.impl is not None else 0
 
     def read(self, pending: int) -> bytes:
-        buffer = new_buffer("char[]", pending)
+        buffer = self.engine.small_buffer if pending <= SMALL_BUFFER_BYTES else new_buffer(pending)
         taken = lib.pn_link_recv(self.impl, buffer, pending)
-        return bytes(ffi.buffer(buffer, taken)) if taken > 0 else b""
+        return ffi.unpack(buffer, taken) if taken > 0 else b""
 
     def keep_partial(self, raw: bytes, limit: int) -> None:
         """Keep part of a message. Above ``limit`` bytes only the size is counted."""
@@ -403,9 +409,9 @@ def read_data(data: Any) -> Any:
     size = lib.pn_data_encoded_size(data)
     if size <= 0:
         return None
-    buffer = new_buffer("char[]", size)
+    buffer = new_buffer(size)
     taken = lib.pn_data_encode(data, buffer, size)
-    return decode(bytes(ffi.buffer(buffer, taken)))[0] if taken > 0 else None
+    return decode(ffi.unpack(buffer, taken))[0] if taken > 0 else None
 
 
 def write_condition(condition: Any, error: AmqpError) -> None:

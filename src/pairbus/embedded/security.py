@@ -166,11 +166,16 @@ def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
     return f"{SCHEME}sr={encoded}&sig={signature}&se={expires_s}&skn={quote_plus(key_name)}"
 
 
+def address_path(address: str) -> str:
+    """The path of an address: `amqps://host:port/entity`, `sb://host/entity` and `entity` all give `entity`."""
+    _, separator, rest = address.partition("://")
+    path = rest.partition("/")[2] if separator else address
+    return unquote(path.partition("?")[0]).strip("/")
+
+
 def entity_path(resource: str) -> str:
-    """The lower-case path of an entity URI or path; the empty path is the namespace itself."""
-    _, found, rest = resource.partition("://")
-    path = rest.partition("/")[2] if found else resource
-    return unquote(path.partition("?")[0]).strip("/").lower()
+    """The path of an entity's URI, in lower case. The empty path is the namespace itself."""
+    return address_path(resource).lower()
 
 
 def _token_scope(encoded: str) -> str:

@@ -233,7 +233,7 @@ class EmbeddedServer:
             ) from error
 
     def _listen(self, bound: socket.socket) -> None:
-        from pairbus.embedded.amqp import amqp_protocol_factory
+        from pairbus.embedded.amqp.connection import amqp_protocol_factory
         from pairbus.embedded.listener import Listener
         from pairbus.embedded.security import Authority, ensure_certificate
 

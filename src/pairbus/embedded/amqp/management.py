@@ -1,23 +1,25 @@
-"""`$cbs`, `entity/$management` and the transaction coordinator: links on which a client asks, and is told.
+"""`$cbs`, `entity/$management` and the transaction coordinator: links on which a client sends requests.
 
-A node of requests has two links: one the client sends on, one it gets replies on. A reply goes to the link whose
-address the request names; the SDK names none, and gets it on the node's latest reply link of the same connection.
+A node has two links: one the client sends requests on, one it receives replies on. A reply goes to the link whose
+address the request names. The SDK names none: its reply goes to the node's latest reply link of the same connection.
+
+The coordinator is OASIS AMQP 1.0, part 4: 4.2 declaring and 4.3 discharging a transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.codec import decode
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.links import IncomingDelivery, Link
-from pairbus.amqp.message import Sections
+from pairbus.amqp.message import Sections, read_facts
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected
-from pairbus.amqp.types import AmqpDecodeError, Described
-from pairbus.embedded.amqp.ends import QuietEnd, amqp_error
-from pairbus.embedded.amqp.operations import OPERATIONS, Operation
-from pairbus.embedded.amqp.requests import Request, cbs_reply, management_reply
+from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol
+from pairbus.embedded.amqp.links import FAULT_ACTIVE, LinkEnd, amqp_error
+from pairbus.embedded.amqp.operations import OPERATIONS, ManagementCall
 from pairbus.embedded.errors import BrokerError, InvalidError, UnauthorizedError
 from pairbus.embedded.faults import Fault
 
@@ -29,7 +31,57 @@ MAX_QUEUED_BYTES = 16 << 20
 MAX_HUNG = 10 * CREDIT
 
 
-class ReplyLink(QuietEnd):
+@dataclass(frozen=True, slots=True)
+class ManagementRequest:
+    """A request to `$cbs` or `$management`: application properties and a body."""
+
+    message_id: Any
+    reply_to: str | None
+    properties: dict[str, Any] = field(default_factory=dict)
+    body: Any = None
+
+    @classmethod
+    def read(cls, raw: bytes) -> ManagementRequest:
+        """Decode a request. Raises AmqpDecodeError."""
+        facts = read_facts(raw)
+        properties = {_text(key): value for key, value in facts.application_properties.items()}
+        return cls(facts.message_id, facts.reply_to, properties, _body_value(raw))
+
+    def text(self, name: str) -> str:
+        value = self.properties.get(name)
+        return _text(value) if value is not None else ""
+
+    def reply(self, properties: dict[str, Any], body: Any) -> bytes:
+        """Encode a reply: properties with the correlation id, application properties, a value."""
+        return b"".join(
+            (
+                b"\x00\x53\x73",
+                encode([None, None, None, None, None, self.message_id]),
+                b"\x00\x53\x74",
+                encode(properties),
+                b"\x00\x53\x77",
+                encode(body),
+            )
+        )
+
+
+def _body_value(raw: bytes) -> Any:
+    """The value in a message's body, whatever kind of body it is. The keys of a map become strings."""
+    body = Sections.split(raw).body
+    if not body:
+        return None
+    section, end = decode(body)
+    if not isinstance(section, Described) or end != len(body):
+        raise AmqpDecodeError("the body of a request must be a single section")
+    value = section.value
+    return {_text(key): item for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+class ReplyLink(LinkEnd):
     """The link on which a node's replies leave."""
 
     def __init__(self, connection: ServerConnection, link: Link, node: str) -> None:
@@ -49,18 +101,15 @@ class ReplyLink(QuietEnd):
 
     def send(self, raw: bytes) -> None:
         if self._link.queued_bytes > MAX_QUEUED_BYTES:
-            self._connection.protocol.close(
-                AmqpError(
-                    "amqp:resource-limit-exceeded", "Replies are not taken: give their link credit and read them."
-                )
-            )
+            description = "The client does not read its replies. Grant credit on the reply link and read them."
+            self._connection.protocol.close(AmqpError("amqp:resource-limit-exceeded", description))
             return
         self._sent += 1
         self._link.send(self._sent.to_bytes(8, "big"), raw, settled=True)
 
 
-class RequestLink(QuietEnd, ABC):
-    """Takes requests; each is settled when it is read, and answered on the node's reply link."""
+class RequestLink(LinkEnd, ABC):
+    """Receives requests. A request is settled when it is decoded, and answered on the node's reply link."""
 
     def __init__(self, connection: ServerConnection, link: Link) -> None:
         self._connection = connection
@@ -73,30 +122,32 @@ class RequestLink(QuietEnd, ABC):
     def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         self._link.grant(1)
         try:
-            request = Request.read(raw)
+            request = ManagementRequest.read(raw)
         except AmqpDecodeError as error:
             delivery.settle(Rejected(AmqpError("amqp:decode-error", str(error))))
             return
         delivery.settle()
-        self._asked(request)
+        self._handle(request)
 
     @abstractmethod
-    def _asked(self, request: Request) -> None: ...
+    def _handle(self, request: ManagementRequest) -> None: ...
 
 
 class CbsLink(RequestLink):
-    """Takes tokens."""
+    """Accepts tokens (claims-based security)."""
 
-    def _asked(self, request: Request) -> None:
+    def _handle(self, request: ManagementRequest) -> None:
         status, description = self._put_token(request)
-        self._connection.reply("$cbs", request.reply_to, cbs_reply(request, status, description))
+        properties = {"status-code": Int(status), "status-description": description}
+        self._connection.reply("$cbs", request.reply_to, request.reply(properties, None))
 
-    def _put_token(self, request: Request) -> tuple[int, str]:
-        if request.text("operation").lower() != "put-token":
-            return 400, f"Operation '{request.text('operation')[:64]}' is unknown; expected put-token."
+    def _put_token(self, request: ManagementRequest) -> tuple[int, str]:
+        operation = request.text("operation")
+        if operation.lower() != "put-token":
+            return 400, f"Operation '{operation[:64]}' is unknown. Use put-token."
         token = request.body.decode("utf-8", "replace") if isinstance(request.body, bytes) else request.body
         if not isinstance(token, str):
-            return 400, "The body of put-token must be a token as text."
+            return 400, "The body of put-token must be a token as a string."
         try:
             self._connection.put_token(token, request.text("name"))
         except UnauthorizedError as error:
@@ -107,27 +158,26 @@ class CbsLink(RequestLink):
 
 
 class ManagementLink(RequestLink):
-    """Takes requests about one entity."""
+    """Receives requests about one entity."""
 
     def __init__(self, connection: ServerConnection, link: Link, node: str, entity: str) -> None:
         super().__init__(connection, link)
         self.path = entity
         self._node = node
-        self._hung: list[Request] = []
+        self._hung: list[ManagementRequest] = []
 
-    def _asked(self, request: Request) -> None:
+    def _handle(self, request: ManagementRequest) -> None:
         fault = self._connection.faults.fault_of(self.path)
-        if fault is None or not self._faulty(fault, request):
-            self._carry_out(request)
+        if fault is None or not self._apply_fault(fault, request):
+            self._execute(request)
 
-    def received_too_much(self, delivery: IncomingDelivery, size: int) -> None:
+    def too_large(self, delivery: IncomingDelivery, size: int) -> None:
         self._link.grant(1)
-        delivery.settle(
-            Rejected(AmqpError("amqp:link:message-size-exceeded", f"A request of {size} bytes is too large."))
-        )
+        error = AmqpError("amqp:link:message-size-exceeded", f"The request has {size} bytes. Send a smaller one.")
+        delivery.settle(Rejected(error))
 
-    def _carry_out(self, request: Request) -> None:
-        operation = Operation(
+    def _execute(self, request: ManagementRequest) -> None:
+        call = ManagementCall(
             self._connection.broker,
             self.path,
             request.body if isinstance(request.body, dict) else {},
@@ -135,23 +185,31 @@ class ManagementLink(RequestLink):
             lambda error: self._reply(request, error.http_status, error.description, None, error.condition),
         )
         name = request.text("operation")
-        known = OPERATIONS.get(name.removeprefix("com.microsoft:").lower())
+        operation = OPERATIONS.get(name.removeprefix("com.microsoft:").lower())
         try:
-            if known is None:
+            if operation is None:
                 raise InvalidError(f"Operation '{name[:64]}' is unknown.")
-            right, carry_out = known
+            right, execute = operation
             self._connection.require(self._node, right)
-            carry_out(operation)
+            execute(call)
         except BrokerError as error:
-            operation.refuse(error)
+            call.refuse(error)
 
     def _reply(
-        self, request: Request, status: int, description: str, body: dict[str, object] | None, condition: str | None
+        self,
+        request: ManagementRequest,
+        status: int,
+        description: str,
+        body: dict[str, object] | None,
+        condition: str | None,
     ) -> None:
-        raw = management_reply(request, status, description, body, condition)
-        self._connection.reply(self._node, request.reply_to, raw)
+        properties: dict[str, Any] = {"statusCode": Int(status), "statusDescription": description}
+        if condition is not None:
+            properties["errorCondition"] = Symbol(condition)
+        self._connection.reply(self._node, request.reply_to, request.reply(properties, body or {}))
 
-    def _faulty(self, fault: Fault, request: Request) -> bool:
+    def _apply_fault(self, fault: Fault, request: ManagementRequest) -> bool:
+        """Return False if the request is to be executed as usual."""
         match fault.mode:
             case "refuse" | "drop":
                 self._connection.abort()
@@ -160,9 +218,9 @@ class ManagementLink(RequestLink):
             case "hang":
                 self._connection.abort()
             case "error":
-                self._reply(request, 500, "A fault was switched on.", None, fault.condition)
+                self._reply(request, 500, FAULT_ACTIVE, None, fault.condition)
             case "slow":
-                asyncio.get_running_loop().call_later((fault.delay_ms or 0) / 1000, self._carry_out, request)
+                asyncio.get_running_loop().call_later((fault.delay_ms or 0) / 1000, self._execute, request)
             case _:
                 return False
         return True
@@ -176,8 +234,8 @@ class ManagementLink(RequestLink):
             self._reply(request, 408, "The entity did not answer in time.", None, "com.microsoft:timeout")
 
 
-class CoordinatorLink(QuietEnd):
-    """Declares and discharges transactions. Those still open when it goes are rolled back."""
+class CoordinatorLink(LinkEnd):
+    """Declares and discharges transactions. When it closes, open transactions are rolled back."""
 
     def __init__(self, connection: ServerConnection, link: Link) -> None:
         self._connection = connection
@@ -190,31 +248,33 @@ class CoordinatorLink(QuietEnd):
 
     def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         self._link.grant(1)
-        broker = self._connection.broker
         try:
-            asked = decode(Sections.split(raw).body)[0]
-            command = asked.value if isinstance(asked, Described) else None
-            if not isinstance(command, Described):
-                raise AmqpDecodeError("a coordinator takes declare and discharge only")
-            fields = command.value if isinstance(command.value, list) else []
-            if command.descriptor in (0x31, "amqp:declare:list"):
-                txn = broker.begin_transaction()
-                self._open.add(txn)
-                delivery.settle(Declared(txn))
-            elif command.descriptor in (0x32, "amqp:discharge:list") and fields and isinstance(fields[0], bytes):
-                txn = fields[0]
-                self._open.discard(txn)
-
-                def discharged(error: BrokerError | None) -> None:
-                    delivery.settle(Accepted() if error is None else Rejected(amqp_error(error)))
-
-                broker.discharge(txn, len(fields) > 1 and fields[1] is True, discharged)
-            else:
-                raise AmqpDecodeError("a coordinator takes declare and discharge only")
+            self._execute(delivery, raw)
         except AmqpDecodeError as error:
             delivery.settle(Rejected(AmqpError("amqp:decode-error", str(error))))
         except BrokerError as error:
             delivery.settle(Rejected(amqp_error(error)))
+
+    def _execute(self, delivery: IncomingDelivery, raw: bytes) -> None:
+        section = decode(Sections.split(raw).body)[0]
+        command = section.value if isinstance(section, Described) else None
+        descriptor = command.descriptor if isinstance(command, Described) else None
+        fields = command.value if isinstance(command, Described) and isinstance(command.value, list) else []
+        broker = self._connection.broker
+        if descriptor in (0x31, "amqp:declare:list"):
+            txn = broker.begin_transaction()
+            self._open.add(txn)
+            delivery.settle(Declared(txn))
+        elif descriptor in (0x32, "amqp:discharge:list") and fields and isinstance(fields[0], bytes):
+            txn = fields[0]
+            self._open.discard(txn)
+
+            def discharged(error: BrokerError | None) -> None:
+                delivery.settle(Accepted() if error is None else Rejected(amqp_error(error)))
+
+            broker.discharge(txn, len(fields) > 1 and fields[1] is True, discharged)
+        else:
+            raise AmqpDecodeError("a transaction coordinator accepts only declare and discharge")
 
     def closed(self) -> None:
         for txn in self._open:

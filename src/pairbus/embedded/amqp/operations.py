@@ -1,7 +1,8 @@
-"""The operations of `entity/$management`, each a function of an `Operation`, and the right each one needs.
+"""The operations of `entity/$management`: one function each, and the right each one needs.
 
-An operation reads its body, calls the broker, and replies or refuses, now or when the broker is done. What it raises
-is a refusal too. Field names are the service's own.
+An operation reads the fields of its `ManagementCall`, calls the broker, and replies or refuses, now or when the broker
+has finished. A BrokerError it raises is a refusal, too. Field names are the service's own. Clients send rules as maps
+and receive them as described lists.
 """
 
 from __future__ import annotations
@@ -9,12 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
 
-from pairbus.amqp.types import Array, Int, Timestamp
-from pairbus.embedded.amqp.rule_values import read_rule, rule_value
+from pairbus.amqp.types import Array, Described, Int, Symbol, Timestamp, ULong
 from pairbus.embedded.broker import Broker, ReceiveMode
+from pairbus.embedded.entities.descriptions import (
+    CorrelationFilter,
+    FalseFilter,
+    PropertyValue,
+    RuleDescription,
+    RuleFilter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Settlement
 from pairbus.embedded.errors import BrokerError, InvalidError
 
@@ -23,21 +34,43 @@ MAX_SESSIONS_PAGE = 1_000
 MAX_DELETE = 4_000
 MAX_ITEMS = 10_000
 LATEST_MS = 253_402_243_200_000
-"""Beyond this a time means no time at all: clients write the end of the year 9999 in several ways."""
+"""A later time means "no time": clients write the end of the year 9999 in several ways."""
+
+_RULE = ULong(0x13700000004)
+_NO_ACTION = ULong(0x13700000005)
+_SQL_ACTION = ULong(0x13700000006)
+_SQL_FILTER = ULong(0x1370000006)
+_TRUE_FILTER = ULong(0x1370000007)
+_FALSE_FILTER = ULong(0x1370000008)
+_CORRELATION_FILTER = ULong(0x1370000009)
+
+_COMPATIBILITY_LEVEL = Int(20)
+_CORRELATION_FIELDS = {
+    "correlation-id": "correlation_id",
+    "message-id": "message_id",
+    "to": "to",
+    "reply-to": "reply_to",
+    "label": "label",
+    "session-id": "session_id",
+    "reply-to-session-id": "reply_to_session_id",
+    "content-type": "content_type",
+}
 
 T = TypeVar("T")
 
 
-class Reply(Protocol):
+class ReplyCallback(Protocol):
     def __call__(self, body: dict[str, Any], status: int = 200) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ManagementCall:
+    """One request: the entity's path, the fields of the body, and how to answer."""
+
     broker: Broker
     path: str
     body: dict[str, Any]
-    reply: Reply
+    reply: ReplyCallback
     refuse: Callable[[BrokerError], None]
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -49,7 +82,7 @@ class Operation:
     def text(self, name: str) -> str:
         value = self.optional_text(name)
         if value is None:
-            raise InvalidError(f"'{name}' is missing; expected text.")
+            raise InvalidError(f"'{name}' is missing. Give it as a string.")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -57,15 +90,22 @@ class Operation:
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         if value is not None and not isinstance(value, str):
-            raise InvalidError(f"'{name}' must be text.")
+            raise InvalidError(f"'{name}' must be a string.")
         return None if value is None else str(value)
 
     def items(self, name: str, kind: type[T]) -> list[T]:
         value = self.body.get(name)
-        found = value.items if isinstance(value, Array) else value
-        if not isinstance(found, list) or len(found) > MAX_ITEMS or not all(isinstance(item, kind) for item in found):
-            raise InvalidError(f"'{name}' must be an array of {kind.__name__}, of {MAX_ITEMS} items at most.")
-        return cast(list[T], found)
+        items = value.items if isinstance(value, Array) else value
+        if not isinstance(items, list) or len(items) > MAX_ITEMS or not all(isinstance(item, kind) for item in items):
+            raise InvalidError(f"'{name}' must be an array of at most {MAX_ITEMS} items of type {kind.__name__}.")
+        return cast(list[T], items)
+
+    def page(self, default_top: int) -> tuple[int, int]:
+        """How many items to skip, and how many to return."""
+        skip, top = self.integer("skip", 0), self.integer("top", default_top)
+        if skip < 0 or top < 1:
+            raise InvalidError(f"'skip' is {skip} and 'top' is {top}. They must be at least 0 and 1.")
+        return skip, top
 
     def lock_tokens(self) -> list[bytes]:
         return [token.bytes_le for token in self.items("lock-tokens", UUID)]
@@ -81,51 +121,51 @@ class Operation:
             self.refuse(error)
 
 
-def _peek(op: Operation) -> None:
-    count = op.integer("message-count")
+def _peek(call: ManagementCall) -> None:
+    count = call.integer("message-count")
     if count < 1:
-        raise InvalidError(f"'message-count' is {count}; it must be 1 or more.")
-    start = op.integer("from-sequence-number")
-    raws = op.broker.peek(op.path, start, min(count, MAX_PEEK), op.optional_text("session-id"))
+        raise InvalidError(f"'message-count' is {count}. It must be at least 1.")
+    start = call.integer("from-sequence-number")
+    raws = call.broker.peek(call.path, start, min(count, MAX_PEEK), call.optional_text("session-id"))
     if raws:
-        op.reply({"messages": [{"message": raw} for raw in raws]})
+        call.reply({"messages": [{"message": raw} for raw in raws]})
     else:
-        op.reply({}, 204)
+        call.reply({}, 204)
 
 
-def _renew_lock(op: Operation) -> None:
-    ends = op.broker.renew_locks(op.path, op.lock_tokens())
-    op.reply({"expirations": Array(0x83, [Timestamp(end) for end in ends])})
+def _renew_lock(call: ManagementCall) -> None:
+    ends = call.broker.renew_locks(call.path, call.lock_tokens())
+    call.reply({"expirations": Array(0x83, [Timestamp(end) for end in ends])})
 
 
-def _schedule(op: Operation) -> None:
+def _schedule(call: ManagementCall) -> None:
     raws = []
-    for entry in op.items("messages", dict):
+    for entry in call.items("messages", dict):
         raw = entry.get("message")
         if not isinstance(raw, bytes):
-            raise InvalidError("Each of 'messages' must have a 'message' of encoded bytes.")
+            raise InvalidError("Every item of 'messages' must have a 'message', the encoded bytes.")
         raws.append(raw)
 
     def scheduled(result: list[int] | BrokerError) -> None:
         if isinstance(result, BrokerError):
-            op.refuse(result)
+            call.refuse(result)
         else:
-            op.reply({"sequence-numbers": Array(0x81, list(result))})
+            call.reply({"sequence-numbers": Array(0x81, list(result))})
 
-    op.broker.schedule(op.path, raws, scheduled)
-
-
-def _cancel_scheduled(op: Operation) -> None:
-    op.broker.cancel_scheduled(op.path, op.sequence_numbers(), op.done)
+    call.broker.schedule(call.path, raws, scheduled)
 
 
-def _update_disposition(op: Operation) -> None:
-    changes = op.body.get("properties-to-modify") or {}
+def _cancel_scheduled(call: ManagementCall) -> None:
+    call.broker.cancel_scheduled(call.path, call.sequence_numbers(), call.done)
+
+
+def _update_disposition(call: ManagementCall) -> None:
+    changes = call.body.get("properties-to-modify") or {}
     if not isinstance(changes, dict):
         raise InvalidError("'properties-to-modify' must be a map.")
     changes = {str(key): value for key, value in changes.items()}
     outcome: Settlement
-    match op.text("disposition-status"):
+    match call.text("disposition-status"):
         case "completed":
             outcome = Complete()
         case "abandoned":
@@ -134,128 +174,118 @@ def _update_disposition(op: Operation) -> None:
             outcome = Defer(changes)
         case "suspended":
             outcome = DeadLetter(
-                op.optional_text("deadletter-reason"), op.optional_text("deadletter-description"), changes
+                call.optional_text("deadletter-reason"), call.optional_text("deadletter-description"), changes
             )
         case status:
             raise InvalidError(
-                f"'disposition-status' is '{status[:64]}'; expected completed, abandoned, defered or suspended."
+                f"'disposition-status' is '{status[:64]}'. Use completed, abandoned, defered or suspended."
             )
-    op.broker.settle(op.path, op.lock_tokens(), outcome, op.done, session_id=op.optional_text("session-id"))
+    call.broker.settle(call.path, call.lock_tokens(), outcome, call.done, session_id=call.optional_text("session-id"))
 
 
-def _receive_by_sequence_number(op: Operation) -> None:
-    settle_mode = op.integer("receiver-settle-mode", 1)
+def _receive_by_sequence_number(call: ManagementCall) -> None:
+    settle_mode = call.integer("receiver-settle-mode", 1)
     mode = ReceiveMode.RECEIVE_AND_DELETE if settle_mode == 0 else ReceiveMode.PEEK_LOCK
 
     def received(result: list[tuple[bytes, bytes]] | BrokerError) -> None:
         if isinstance(result, BrokerError):
-            op.refuse(result)
+            call.refuse(result)
             return
         messages = [{"lock-token": UUID(bytes_le=token), "message": raw} for token, raw in result]
-        op.reply({"messages": messages}, 200 if messages else 204)
+        call.reply({"messages": messages}, 200 if messages else 204)
 
-    op.broker.receive_deferred(op.path, op.sequence_numbers(), mode, op.optional_text("session-id"), received)
-
-
-def _renew_session_lock(op: Operation) -> None:
-    op.reply({"expiration": Timestamp(op.broker.renew_session(op.path, op.text("session-id")))})
+    call.broker.receive_deferred(call.path, call.sequence_numbers(), mode, call.optional_text("session-id"), received)
 
 
-def _get_session_state(op: Operation) -> None:
-    op.reply({"session-state": op.broker.get_session_state(op.path, op.text("session-id"))})
+def _renew_session_lock(call: ManagementCall) -> None:
+    call.reply({"expiration": Timestamp(call.broker.renew_session(call.path, call.text("session-id")))})
 
 
-def _set_session_state(op: Operation) -> None:
-    state = op.body.get("session-state")
+def _get_session_state(call: ManagementCall) -> None:
+    call.reply({"session-state": call.broker.get_session_state(call.path, call.text("session-id"))})
+
+
+def _set_session_state(call: ManagementCall) -> None:
+    state = call.body.get("session-state")
     if state is not None and not isinstance(state, bytes):
         raise InvalidError("'session-state' must be bytes or null.")
-    op.broker.set_session_state(op.path, op.text("session-id"), state, op.done)
+    call.broker.set_session_state(call.path, call.text("session-id"), state, call.done)
 
 
-def _get_message_sessions(op: Operation) -> None:
-    since: int | None = op.integer("last-updated-time", LATEST_MS)
+def _get_message_sessions(call: ManagementCall) -> None:
+    since: int | None = call.integer("last-updated-time", LATEST_MS)
     if since is not None and since >= LATEST_MS:
         since = None
-    skip, top = op.integer("skip", 0), op.integer("top", MAX_SESSIONS_PAGE)
-    if skip < 0 or top < 1:
-        raise InvalidError(f"'skip' is {skip} and 'top' {top}; expected 0 or more and 1 or more.")
-    found = op.broker.list_sessions(op.path, since, skip, min(top, MAX_SESSIONS_PAGE))
-    if found:
-        op.reply({"skip": Int(skip), "sessions-ids": Array(0xB1, found)})
+    skip, top = call.page(MAX_SESSIONS_PAGE)
+    session_ids = call.broker.list_sessions(call.path, since, skip, min(top, MAX_SESSIONS_PAGE))
+    if session_ids:
+        call.reply({"skip": Int(skip), "sessions-ids": Array(0xB1, session_ids)})
     else:
-        op.reply({}, 204)
+        call.reply({}, 204)
 
 
-def _batch_delete(op: Operation) -> None:
-    count = op.integer("message-count")
+def _batch_delete(call: ManagementCall) -> None:
+    count = call.integer("message-count")
     if not 1 <= count <= MAX_DELETE:
-        raise InvalidError(f"'message-count' is {count}; it must be 1 to {MAX_DELETE}.")
+        raise InvalidError(f"'message-count' is {count}. It must be between 1 and {MAX_DELETE}.")
 
     def deleted(result: int | BrokerError) -> None:
         if isinstance(result, BrokerError):
-            op.refuse(result)
+            call.refuse(result)
         else:
-            op.reply({"message-count": Int(result)}, 200 if result else 204)
+            call.reply({"message-count": Int(result)}, 200 if result else 204)
 
-    op.broker.delete_batch(op.path, count, op.integer("enqueued-time-utc", LATEST_MS), deleted)
-
-
-def _rule_owner(op: Operation) -> tuple[str, str]:
-    topic, found, subscription = _split_subscription(op.path)
-    if not found:
-        raise InvalidError(f"Rules belong to subscriptions; '{op.path[:64]}' is none.")
-    return topic, subscription
+    call.broker.delete_batch(call.path, count, call.integer("enqueued-time-utc", LATEST_MS), deleted)
 
 
-def _split_subscription(path: str) -> tuple[str, bool, str]:
-    at = path.lower().find("/subscriptions/")
+def _rule_owner(call: ManagementCall) -> tuple[str, str]:
+    """The topic and the subscription of the call's path."""
+    at = call.path.lower().find("/subscriptions/")
     if at < 0:
-        return path, False, ""
-    return path[:at], True, path[at + len("/subscriptions/") :]
+        raise InvalidError(f"'{call.path[:64]}' is not a subscription. Only subscriptions have rules.")
+    return call.path[:at], call.path[at + len("/subscriptions/") :]
 
 
-def _add_rule(op: Operation) -> None:
-    topic, subscription = _rule_owner(op)
-    rule = read_rule(op.text("rule-name"), op.body.get("rule-description"))
-    _later(op, op.broker.create_rule(topic, subscription, rule))
+def _add_rule(call: ManagementCall) -> None:
+    topic, subscription = _rule_owner(call)
+    rule = _read_rule(call.text("rule-name"), call.body.get("rule-description"))
+    _run_later(call, call.broker.create_rule(topic, subscription, rule))
 
 
-def _remove_rule(op: Operation) -> None:
-    topic, subscription = _rule_owner(op)
-    _later(op, op.broker.delete(f"{topic}/Subscriptions/{subscription}/Rules/{op.text('rule-name')}"))
+def _remove_rule(call: ManagementCall) -> None:
+    topic, subscription = _rule_owner(call)
+    _run_later(call, call.broker.delete(f"{topic}/Subscriptions/{subscription}/Rules/{call.text('rule-name')}"))
 
 
-def _enumerate_rules(op: Operation) -> None:
-    topic, subscription = _rule_owner(op)
-    skip, top = op.integer("skip", 0), op.integer("top", 100)
-    if skip < 0 or top < 1:
-        raise InvalidError(f"'skip' is {skip} and 'top' {top}; expected 0 or more and 1 or more.")
-    rules = op.broker.list_rules(topic, subscription)[skip : skip + top]
+def _enumerate_rules(call: ManagementCall) -> None:
+    topic, subscription = _rule_owner(call)
+    skip, top = call.page(100)
+    rules = call.broker.list_rules(topic, subscription)[skip : skip + top]
     if rules:
-        op.reply({"rules": [{"rule-description": rule_value(rule)} for rule in rules]})
+        call.reply({"rules": [{"rule-description": _rule_value(rule)} for rule in rules]})
     else:
-        op.reply({}, 204)
+        call.reply({}, 204)
 
 
-def _later(op: Operation, work: Coroutine[Any, Any, object]) -> None:
-    """Carry out an administration step of the broker, which is a coroutine, and reply when it is done."""
+def _run_later(call: ManagementCall, work: Coroutine[Any, Any, object]) -> None:
+    """Run an administrative operation of the broker, a coroutine, and reply when it is done."""
 
-    async def carry_out() -> None:
+    async def run() -> None:
         try:
             await work
         except BrokerError as error:
-            op.refuse(error)
+            call.refuse(error)
         else:
-            op.reply({})
+            call.reply({})
 
-    task = asyncio.get_running_loop().create_task(carry_out())
+    task = asyncio.get_running_loop().create_task(run())
     _RUNNING.add(task)
     task.add_done_callback(_RUNNING.discard)
 
 
 _RUNNING: set[asyncio.Task[None]] = set()
 
-OPERATIONS: dict[str, tuple[str, Callable[[Operation], None]]] = {
+OPERATIONS: dict[str, tuple[str, Callable[[ManagementCall], None]]] = {
     "peek-message": ("Listen", _peek),
     "renew-lock": ("Listen", _renew_lock),
     "schedule-message": ("Send", _schedule),
@@ -271,3 +301,84 @@ OPERATIONS: dict[str, tuple[str, Callable[[Operation], None]]] = {
     "remove-rule": ("Listen", _remove_rule),
     "enumerate-rules": ("Listen", _enumerate_rules),
 }
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+
+
+def _read_rule(name: str, value: Any) -> RuleDescription:
+    fields = _map(value, "rule-description")
+    if "sql-filter" in fields:
+        expression = _map(fields["sql-filter"], "sql-filter").get("expression")
+        rule_filter: RuleFilter = SqlFilter(_text(expression, "expression"))
+    elif "correlation-filter" in fields:
+        rule_filter = _read_correlation(_map(fields["correlation-filter"], "correlation-filter"))
+    elif "false-filter" in fields:
+        rule_filter = FalseFilter()
+    else:
+        rule_filter = TrueFilter()
+    action = fields.get("sql-rule-action")
+    return RuleDescription(
+        name,
+        rule_filter,
+        None if action is None else SqlAction(_text(_map(action, "sql-rule-action").get("expression"), "expression")),
+    )
+
+
+def _read_correlation(fields: dict[str, Any]) -> CorrelationFilter:
+    system = {
+        attribute: None if fields.get(key) is None else str(fields[key])
+        for key, attribute in _CORRELATION_FIELDS.items()
+    }
+    properties = _map(fields.get("properties") or {}, "properties")
+    return CorrelationFilter(**system, properties={key: _property(key, item) for key, item in properties.items()})
+
+
+def _property(name: str, value: Any) -> PropertyValue:
+    if isinstance(value, Timestamp):
+        return datetime.fromtimestamp(value / 1000, UTC)
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # the plain type, not our AMQP subclass
+    raise InvalidError(f"Property '{name[:64]}' has a type that correlation filters do not support.")
+
+
+def _rule_value(rule: RuleDescription) -> Described:
+    action: Described = Described(_NO_ACTION, [])
+    if rule.action is not None:
+        action = Described(_SQL_ACTION, [rule.action.expression, _COMPATIBILITY_LEVEL])
+    return Described(_RULE, [_filter_value(rule.filter), action, rule.name, Timestamp(rule.created_ms)])
+
+
+def _filter_value(rule_filter: RuleFilter) -> Described:
+    match rule_filter:
+        case SqlFilter(expression):
+            return Described(_SQL_FILTER, [expression, _COMPATIBILITY_LEVEL])
+        case CorrelationFilter():
+            values = [getattr(rule_filter, attribute) for attribute in _CORRELATION_FIELDS.values()]
+            properties = {key: _property_value(item) for key, item in rule_filter.properties.items()}
+            return Described(_CORRELATION_FILTER, [*values, properties])
+        case FalseFilter():
+            return Described(_FALSE_FILTER, [])
+        case TrueFilter():
+            return Described(_TRUE_FILTER, [])
+
+
+def _property_value(value: PropertyValue) -> Any:
+    if isinstance(value, datetime):
+        return Timestamp(int(value.replace(tzinfo=value.tzinfo or UTC).timestamp() * 1000))
+    if isinstance(value, str | bool | int | float):
+        return value
+    return Described(Symbol("com.microsoft:timespan"), int(value.total_seconds() * 10_000_000))
+
+
+def _map(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidError(f"'{name}' must be a map.")
+    return {key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key): item for key, item in value.items()}
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidError(f"'{name}' must be a string.")
+    return str(value)
