@@ -26,8 +26,7 @@ from pairbus.errors import (
 from pairbus.failover.states import EntityState
 
 if TYPE_CHECKING:
-    from pairbus.pairing._sync.client import PairedServiceBusClient, pair_namespace
-    from pairbus.pairing._sync.sender import PairedServiceBusSender
+    from pairbus.pairing._sync.client import PairedServiceBusClient, PairedServiceBusSender, pair_namespace
     from pairbus.pairing.observers import TransitionEvent
     from pairbus.pairing.options import BacklogQueues, SendAvailabilityPairedNamespaceOptions
 
@@ -62,7 +61,7 @@ logging.getLogger("pairbus").addHandler(logging.NullHandler())
 _HOMES = {
     "BacklogQueues": "pairbus.pairing.options",
     "PairedServiceBusClient": "pairbus.pairing._sync.client",
-    "PairedServiceBusSender": "pairbus.pairing._sync.sender",
+    "PairedServiceBusSender": "pairbus.pairing._sync.client",
     "SendAvailabilityPairedNamespaceOptions": "pairbus.pairing.options",
     "TransitionEvent": "pairbus.pairing.observers",
     "pair_namespace": "pairbus.pairing._sync.client",

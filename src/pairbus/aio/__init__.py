@@ -1,8 +1,7 @@
 """The names of `pairbus` for asyncio, on top of `azure.servicebus.aio`."""
 
 from pairbus.failover.states import EntityState
-from pairbus.pairing._aio.client import PairedServiceBusClient, pair_namespace
-from pairbus.pairing._aio.sender import PairedServiceBusSender
+from pairbus.pairing._aio.client import PairedServiceBusClient, PairedServiceBusSender, pair_namespace
 from pairbus.pairing.observers import TransitionEvent
 from pairbus.pairing.options import BacklogQueues, SendAvailabilityPairedNamespaceOptions
 
