@@ -137,7 +137,6 @@ class Transition:
     after: EntityState
     event: EventKind
     cause: str
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,6 @@ class EntityMachine:
     route_to_primary: bool = True
     era: int = 0
     pings_in_a_row: int = 0
-    since: float = 0.0
     cause: str = ""
     _deadline: float | None = field(default=None)
     _ping_in_flight: bool = field(default=False)
@@ -212,7 +210,7 @@ class EntityMachine:
         if before is row.to:
             return Decision(action)
         self._enter(row.to, event.cause, now)
-        return Decision(action, (Transition(before, row.to, event.kind, event.cause, now),))
+        return Decision(action, (Transition(before, row.to, event.kind, event.cause),))
 
     def _holds(self, when: When) -> bool:
         match when:
@@ -228,7 +226,6 @@ class EntityMachine:
                 return True
 
     def _enter(self, state: EntityState, cause: str, now: float) -> None:
-        self.since = now
         self.cause = cause
         self.pings_in_a_row = 0
         self._ping_in_flight = False

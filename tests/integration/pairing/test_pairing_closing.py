@@ -185,7 +185,7 @@ def test_a_cancelled_diverted_send_is_recorded_as_in_doubt(pair: EmbeddedPair, q
         sender.send_messages(ServiceBusMessage("open"))
         pair.secondary.fault("hang", entity=sender.backlog_queue)
         sending = sender.submit("send_messages", ServiceBusMessage("given up", message_id="given-up"))
-        link = sender.target._backlog._links[sender.backlog_queue]
+        link = sender.target._backlog._senders[sender.backlog_queue]
         wait_until(lambda: link._turn._taken, 30, "a send under way")
         sending.cancel()
         wait_until(lambda: not link._turn._taken, 30, "the end of the send")
