@@ -1,26 +1,22 @@
-"""Entities from a file, in the format of the vendor's emulator.
+"""Entities from a configuration file in the format of the vendor's emulator.
 
-`UserConfig` → `Namespaces` → `Queues`, and `Topics` → `Subscriptions` → `Rules`; each has a `Name` and
-`Properties`, durations are ISO
-8601. Beside the emulator's properties, every property of the administration API is understood. A file may
-  describe several namespaces; a server takes the one that has its name, or the only one.
+`UserConfig` → `Namespaces` → `Queues`, and `Topics` → `Subscriptions` → `Rules`. Each has a `Name` and `Properties`;
+durations are ISO 8601. All properties of the administration API are accepted, not only those of the emulator. A file
+may describe several namespaces; a server uses the one with its name, or the only one.
 
-Applying makes the namespace as the file says: missing entities are created, others updated; a subscription's
-rules become exactly those listed, if any are listed. Entities the file does not mention stay. Every complaint
-names the line and the key.
+Applying a file creates missing entities and updates the others. If a subscription lists rules, it gets exactly these.
+Entities that the file does not mention stay.
 
-JSON whose every value knows its line, so that a complaint about a configuration can point at it.
-
-Strict JSON, with two bounds: depth, and the size of the text. A key that appears twice in one object is an
-error: one of the two would be lost.
+Every error names the line and the key. For that the JSON is parsed here: strictly, with limits on its size and depth,
+and without duplicate keys.
 """
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pairbus.embedded.administration.elements import (
     CORRELATION_ELEMENTS,
@@ -29,6 +25,7 @@ from pairbus.embedded.administration.elements import (
     TOPIC_ELEMENTS,
     Element,
 )
+from pairbus.embedded.broker import Broker
 from pairbus.embedded.entities.descriptions import (
     CorrelationFilter,
     FalseFilter,
@@ -41,11 +38,9 @@ from pairbus.embedded.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
     TrueFilter,
+    forward_targets,
 )
 from pairbus.embedded.errors import EntityNotFoundError, InvalidError, Limits
-
-if TYPE_CHECKING:
-    from pairbus.embedded.broker import Broker
 
 MAX_TEXT_LENGTH = 4 * 1024 * 1024
 MAX_DEPTH = 32
@@ -56,14 +51,14 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and the line it begins on; a member of an object has the line of its key."""
+    """A JSON value and its line. A member of an object has the line of its key."""
 
     value: "dict[str, Node] | list[Node] | Scalar"
     line: int
 
 
 class LocatedError(Exception):
-    """What is wrong, and on which line."""
+    """A mistake on one line of a configuration."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(f"line {line}: {problem}")
@@ -71,7 +66,7 @@ class LocatedError(Exception):
 
 def parse(text: str) -> Node:
     if len(text) > MAX_TEXT_LENGTH:
-        raise LocatedError(1, f"the text has {len(text)} characters, at most {MAX_TEXT_LENGTH} are allowed")
+        raise LocatedError(1, f"the text has {len(text)} characters, and at most {MAX_TEXT_LENGTH} are allowed")
     reader = _Reader(text)
     node = reader.value(0)
     reader.skip_blanks()
@@ -117,7 +112,7 @@ class _Reader:
     def _members(self, depth: int) -> dict[str, Node]:
         members: dict[str, Node] = {}
         self.at += 1
-        if self._took("}"):
+        if self._skip_mark("}"):
             return members
         while True:
             self.skip_blanks()
@@ -127,24 +122,24 @@ class _Reader:
             key = self._string()
             if key in members:
                 raise LocatedError(line, f"the key '{key[:64]}' appears twice")
-            if not self._took(":"):
-                raise self.error(f"expected ':' behind the key '{key[:64]}'")
+            if not self._skip_mark(":"):
+                raise self.error(f"expected ':' after the key '{key[:64]}'")
             members[key] = Node(self.value(depth + 1).value, line)
-            if self._took("}"):
+            if self._skip_mark("}"):
                 return members
-            if not self._took(","):
+            if not self._skip_mark(","):
                 raise self.error("expected ',' or '}'")
 
     def _items(self, depth: int) -> list[Node]:
         items: list[Node] = []
         self.at += 1
-        if self._took("]"):
+        if self._skip_mark("]"):
             return items
         while True:
             items.append(self.value(depth + 1))
-            if self._took("]"):
+            if self._skip_mark("]"):
                 return items
-            if not self._took(","):
+            if not self._skip_mark(","):
                 raise self.error("expected ',' or ']'")
 
     def _string(self) -> str:
@@ -160,11 +155,11 @@ class _Reader:
         except ValueError as error:
             raise self.error(str(error)) from None
         if isinstance(value, str) and not _is_text(value):
-            raise self.error("the text holds half of a surrogate pair, which is no character")
+            raise self.error("the text contains half of a surrogate pair, which is not a character")
         scalar: Scalar = value
         return scalar
 
-    def _took(self, mark: str) -> bool:
+    def _skip_mark(self, mark: str) -> bool:
         self.skip_blanks()
         if self._text.startswith(mark, self.at):
             self.at += 1
@@ -185,6 +180,7 @@ def _is_text(value: str) -> bool:
     return True
 
 
+_Sendable = TypeVar("_Sendable", QueueDescription, TopicDescription)
 _D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription)
 
 _JSON_TYPES: dict[str, tuple[type, str]] = {
@@ -195,7 +191,7 @@ _JSON_TYPES: dict[str, tuple[type, str]] = {
 
 
 class ConfigError(Exception):
-    """What is wrong with a configuration: the file, the line, the key, one sentence."""
+    """A configuration is wrong. The message names the file, the line and the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,21 +214,21 @@ class Config:
     namespaces: tuple[NamespaceConfig, ...]
 
     def namespace(self, name: str) -> NamespaceConfig:
-        """The namespace of this name, or the only one there is."""
+        """The namespace with this name, or the only one."""
         for namespace in self.namespaces:
             if namespace.name.lower() == name.lower():
                 return namespace
         if len(self.namespaces) == 1:
             return self.namespaces[0]
         known = ", ".join(namespace.name for namespace in self.namespaces)
-        raise ConfigError(f"{self.source} describes no namespace '{name}': it has {known or 'none'}.")
+        raise ConfigError(f"{self.source} has no namespace '{name}'. It describes {known or 'none'}.")
 
 
 def read_config(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"The configuration {path} cannot be read: {error.strerror}.") from error
+        raise ConfigError(f"Cannot read the configuration {path}: {error.strerror}.") from error
     except UnicodeDecodeError:
         raise ConfigError(f"The configuration {path} is not UTF-8 text.") from None
     return parse_config(text, str(path))
@@ -247,51 +243,43 @@ def parse_config(text: str, source: str = "The configuration") -> Config:
         sentence = f"{source}, {error}"
         raise ConfigError(sentence if sentence.endswith("?") else f"{sentence}.") from None
     if not namespaces:
-        raise ConfigError(f"{source} describes no namespace: put one into UserConfig.Namespaces.")
+        raise ConfigError(f"{source} describes no namespace. Add one to UserConfig.Namespaces.")
     return Config(source, namespaces)
 
 
-async def apply_config(config: NamespaceConfig, broker: "Broker", limits: Limits) -> None:
-    """Make the namespace as the file says. Forwards come last: their targets must exist by then."""
+async def apply_config(config: NamespaceConfig, broker: Broker, limits: Limits) -> None:
+    """Create and update the entities of the file. Forwarding comes last, when all its targets exist."""
     kilobytes = max(1, limits.max_message_bytes // 1024)
     queues = [replace(queue, max_message_size_in_kilobytes=kilobytes) for queue in config.queues]
     for queue in queues:
-        await _ensure_queue(broker, _unforwarded(queue))
+        unforwarded = replace(queue, forward_to=None, forward_dead_lettered_messages_to=None)
+        await _ensure(unforwarded, broker.get_queue, broker.create_queue, broker.update_queue)
     for topic in config.topics:
-        await _ensure_topic(broker, replace(topic, max_message_size_in_kilobytes=kilobytes))
+        wanted = replace(topic, max_message_size_in_kilobytes=kilobytes)
+        await _ensure(wanted, broker.get_topic, broker.create_topic, broker.update_topic)
     for subscription in config.subscriptions:
         await _ensure_subscription(broker, subscription)
     for queue in queues:
-        await _ensure_queue(broker, queue)
+        await _ensure(queue, broker.get_queue, broker.create_queue, broker.update_queue)
 
 
-def _unforwarded(queue: QueueDescription) -> QueueDescription:
-    return replace(queue, forward_to=None, forward_dead_lettered_messages_to=None)
-
-
-async def _ensure_queue(broker: "Broker", queue: QueueDescription) -> None:
+async def _ensure(
+    wanted: _Sendable,
+    get: Callable[[str], _Sendable],
+    create: Callable[[_Sendable], Awaitable[_Sendable]],
+    update: Callable[[_Sendable], Awaitable[_Sendable]],
+) -> None:
     try:
-        current = broker.get_queue(queue.name)
+        current = get(wanted.name)
     except EntityNotFoundError:
-        await broker.create_queue(queue)
+        await create(wanted)
         return
-    wanted = replace(queue, name=current.name, authorization_rules=current.authorization_rules)
+    wanted = replace(wanted, name=current.name, authorization_rules=current.authorization_rules)
     if wanted != current:
-        await broker.update_queue(wanted)
+        await update(wanted)
 
 
-async def _ensure_topic(broker: "Broker", topic: TopicDescription) -> None:
-    try:
-        current = broker.get_topic(topic.name)
-    except EntityNotFoundError:
-        await broker.create_topic(topic)
-        return
-    wanted = replace(topic, name=current.name, authorization_rules=current.authorization_rules)
-    if wanted != current:
-        await broker.update_topic(wanted)
-
-
-async def _ensure_subscription(broker: "Broker", config: SubscriptionConfig) -> None:
+async def _ensure_subscription(broker: Broker, config: SubscriptionConfig) -> None:
     wanted, rules = config.description, config.rules
     try:
         current = broker.get_subscription(wanted.topic, wanted.name)
@@ -306,9 +294,9 @@ async def _ensure_subscription(broker: "Broker", config: SubscriptionConfig) -> 
 
 
 async def _ensure_rules(
-    broker: "Broker", subscription: SubscriptionDescription, rules: tuple[RuleDescription, ...]
+    broker: Broker, subscription: SubscriptionDescription, rules: tuple[RuleDescription, ...]
 ) -> None:
-    """New rules first, so that at no moment a message is missed that old and new rules want."""
+    """Create new rules before deleting old ones, so that no message which both select is missed."""
     topic, name = subscription.topic, subscription.name
     present = {rule.name.lower(): rule for rule in broker.list_rules(topic, name)}
     for rule in rules:
@@ -317,11 +305,11 @@ async def _ensure_rules(
             await broker.create_rule(topic, name, rule)
         elif (current.filter, current.action) != (rule.filter, rule.action):
             await broker.update_rule(topic, name, replace(rule, name=current.name))
-    for left_over in present.values():
-        await broker.delete_rule(topic, name, left_over.name)
+    for obsolete in present.values():
+        await broker.delete_rule(topic, name, obsolete.name)
 
 
-# Reading
+# -- reading
 
 
 def _namespace(node: Node) -> NamespaceConfig:
@@ -387,7 +375,9 @@ def _filter(line: int, properties: Mapping[str, Node]) -> RuleFilter:
             return TrueFilter()
         case "false":
             return FalseFilter()
-    raise LocatedError(kind_node.line, f"FilterType is '{kind_node.value}': expected Correlation, Sql, True or False")
+    raise LocatedError(
+        kind_node.line, f"FilterType is '{kind_node.value}', but it must be Correlation, Sql, True or False"
+    )
 
 
 def _correlation(node: Node) -> CorrelationFilter:
@@ -397,7 +387,7 @@ def _correlation(node: Node) -> CorrelationFilter:
     if "Properties" in members:
         for key, value in _object(members["Properties"], "Properties").items():
             if not isinstance(value.value, str | bool | int | float):
-                raise LocatedError(value.line, f"the property '{key}' must be text, a number, true or false")
+                raise LocatedError(value.line, f"the property '{key[:64]}' must be text, a number, true or false")
             values[key] = value.value
     return CorrelationFilter(**named, properties=values)
 
@@ -411,7 +401,7 @@ def _properties(node: Node | None, elements: tuple[Element, ...]) -> dict[str, A
     if node is None:
         return {}
     by_name = {element.name: element for element in elements}
-    found: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
     for key, value in _members(node, "Properties", by_name).items():
         element = by_name[key]
         if value.value is None:
@@ -420,14 +410,14 @@ def _properties(node: Node | None, elements: tuple[Element, ...]) -> dict[str, A
         if type(value.value) is not expected:
             raise LocatedError(value.line, f"{key} must be {words}")
         try:
-            found[element.field] = element.read(str(value.value))
+            properties[element.field] = element.read(str(value.value))
         except InvalidError as error:
             raise LocatedError(value.line, error.description.rstrip(".")) from None
-    return found
+    return properties
 
 
 def _checked(description: _D, node: Node, members: Mapping[str, Node]) -> _D:
-    """The description, validated; a complaint that begins with a property's name points at that property."""
+    """Validate the description. An error that begins with a property's name gets the line of that property."""
     try:
         description.validate()
     except InvalidError as error:
@@ -445,14 +435,12 @@ def _require_unique(members: Mapping[str, Node], names: Iterable[str]) -> None:
     for name in names:
         if name.lower() in seen:
             line = _line_of_name(members, name)
-            raise LocatedError(
-                line, f"Name: '{name}' is used twice; queues and topics of a namespace share their names"
-            )
+            raise LocatedError(line, f"Name: '{name}' is used twice, and the names of queues and topics must be unique")
         seen.add(name.lower())
 
 
 def _line_of_name(members: Mapping[str, Node], name: str) -> int:
-    """The last entity with this name."""
+    """The line of the last entity with this name."""
     line = 1
     for kind in ("Queues", "Topics"):
         for item in _list(members.get(kind), kind):
@@ -474,11 +462,8 @@ def _require_targets(
         *(subscription.description for subscription in subscriptions),
     ]
     for entity in forwarding:
-        for key, path in (
-            ("ForwardTo", entity.forward_to),
-            ("ForwardDeadLetteredMessagesTo", entity.forward_dead_lettered_messages_to),
-        ):
-            if path is not None and path.lower() not in known:
+        for key, path in forward_targets(entity):
+            if path.lower() not in known:
                 raise LocatedError(line, f"{key} of '{entity.name}' names '{path}', which this namespace does not have")
 
 
@@ -488,7 +473,7 @@ def _name(members: Mapping[str, Node], owner: str, line: int) -> str:
 
 def _text(node: Node, key: str) -> str:
     if not isinstance(node.value, str) or not node.value:
-        raise LocatedError(node.line, f"{key} must be text that is not empty")
+        raise LocatedError(node.line, f"{key} must be text and not empty")
     return node.value
 
 

@@ -1,16 +1,15 @@
-"""A broker that keeps a ledger of its own: what all clients did, as the namespace saw it.
+"""A broker that records every operation in a ledger, as the namespace saw it.
 
-One record for each message of each operation that reached the broker, `failed` where it was refused. Not recorded is
-what no message is part of (locks, session state, reading descriptions), a receive that brought nothing (a link that
-waits is no operation of the namespace's), and what a fault kept from arriving. A namespace knows a message by its id
-alone: who sent it, and whether the syphon did, is in the records of the clients.
+There is one record for each message of each operation that reached the broker, with the outcome `failed` if it was
+refused. Not recorded: operations without messages (locks, session state, reading descriptions), receives that return
+nothing, and operations that a fault kept from arriving. A namespace identifies a message only by its id; who sent it,
+and whether that was the syphon, is in the records of the clients.
 
-Steps of a transaction are recorded when it is committed, and not at all when it is rolled back.
+The steps of a transaction are recorded when it commits, and not at all when it is rolled back.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import AmqpDecodeError
@@ -27,13 +26,14 @@ from pairbus.embedded.entities.message import (
     Release,
     Settlement,
 )
+from pairbus.embedded.entities.paths import subscription_path
 from pairbus.embedded.errors import BrokerError, Limits
 from pairbus.embedded.receivers import Deliver, Delivery, ReceiveMode
 from pairbus.embedded.store import Store
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, error_name, is_backlog_queue, outcome_of
 
-T = TypeVar("T")
-Note = Callable[[BrokerError | None], None]
+# Records an operation, given the error that refused it.
+Record = Callable[[BrokerError | None], None]
 
 _PING = PING_CONTENT_TYPE.encode()
 _SETTLEMENTS: dict[type[Settlement], Operation] = {
@@ -46,24 +46,23 @@ _SETTLEMENTS: dict[type[Settlement], Operation] = {
 
 
 class RecordingBroker(Broker):
-    """Does what a broker does, and records it into `ledger` under the namespace's name."""
+    """A broker that records its operations in `ledger`, under the namespace's name."""
 
     def __init__(self, store: Store, clock: Clock, limits: Limits, name: str, ledger: LedgerWriter) -> None:
         super().__init__(store, clock, limits)
         self._name = name
         self._ledger = ledger
-        self._uncommitted: dict[bytes, list[Note]] = {}
+        self._uncommitted: dict[bytes, list[Record]] = {}
 
     # -- sending
 
     def send(self, path: str, raws: Sequence[bytes], done: Done, *, txn: bytes | None = None) -> None:
-        ids = _ids(raws)
         if is_backlog_queue(path):
             operation = Operation.DIVERT
         else:
             operation = Operation.PING if len(raws) == 1 and _is_ping(raws[0]) else Operation.SEND
-        note = self._note(operation, path, ids, [len(raw) for raw in raws])
-        super().send(path, raws, self._then(note, done, txn), txn=txn)
+        record = self._begin_with_messages(operation, path, raws)
+        super().send(path, raws, self._record_then(record, done, txn), txn=txn)
 
     def schedule(
         self,
@@ -73,21 +72,26 @@ class RecordingBroker(Broker):
         *,
         txn: bytes | None = None,
     ) -> None:
-        note = self._note(Operation.SCHEDULE, path, _ids(raws), [len(raw) for raw in raws])
-        super().schedule(path, raws, _answered(note, done), txn=txn)
+        record = self._begin_with_messages(Operation.SCHEDULE, path, raws)
+
+        def record_and_answer(result: list[int] | BrokerError) -> None:
+            record(result if isinstance(result, BrokerError) else None)
+            done(result)
+
+        super().schedule(path, raws, record_and_answer, txn=txn)
 
     def cancel_scheduled(self, path: str, sequence_numbers: Sequence[int], done: Done) -> None:
-        note = self._note(Operation.CANCEL, path, [None] * len(sequence_numbers))
-        super().cancel_scheduled(path, sequence_numbers, self._then(note, done))
+        record = self._begin(Operation.CANCEL, path, [None] * len(sequence_numbers))
+        super().cancel_scheduled(path, sequence_numbers, self._record_then(record, done))
 
     # -- receiving
 
     def _wrap_delivery(self, path: str, deliver: Deliver) -> Deliver:
-        def noting(delivery: Delivery) -> None:
-            self._took(path, [delivery.raw], gone=delivery.settled)
+        def record_and_deliver(delivery: Delivery) -> None:
+            self._record_receive(path, [delivery.raw], deleted=delivery.settled)
             deliver(delivery)
 
-        return noting
+        return record_and_deliver
 
     def receive_deferred(
         self,
@@ -97,22 +101,22 @@ class RecordingBroker(Broker):
         session_id: str | None,
         done: Callable[[list[tuple[bytes, bytes]] | BrokerError], None],
     ) -> None:
-        def noting(result: list[tuple[bytes, bytes]] | BrokerError) -> None:
+        def record_and_answer(result: list[tuple[bytes, bytes]] | BrokerError) -> None:
             if not isinstance(result, BrokerError):
-                self._took(path, [raw for _, raw in result], gone=mode is ReceiveMode.RECEIVE_AND_DELETE)
+                deleted = mode is ReceiveMode.RECEIVE_AND_DELETE
+                self._record_receive(path, [raw for _, raw in result], deleted=deleted)
             done(result)
 
-        super().receive_deferred(path, sequence_numbers, mode, session_id, noting)
+        super().receive_deferred(path, sequence_numbers, mode, session_id, record_and_answer)
 
-    def _took(self, path: str, raws: Sequence[bytes], *, gone: bool) -> None:
-        ids = _ids(raws)
-        self._note(Operation.RECEIVE, path, ids, [len(raw) for raw in raws])(None)
-        if gone:
-            self._note(Operation.COMPLETE, path, ids)(None)
+    def _record_receive(self, path: str, raws: Sequence[bytes], *, deleted: bool) -> None:
+        self._begin_with_messages(Operation.RECEIVE, path, raws)(None)
+        if deleted:
+            self._begin(Operation.COMPLETE, path, _ids(raws))(None)
 
     def peek(self, path: str, from_sequence_number: int, count: int, session_id: str | None) -> list[bytes]:
         raws = super().peek(path, from_sequence_number, count, session_id)
-        self._note(Operation.PEEK, path, _ids(raws), [len(raw) for raw in raws])(None)
+        self._begin_with_messages(Operation.PEEK, path, raws)(None)
         return raws
 
     # -- settling
@@ -121,44 +125,45 @@ class RecordingBroker(Broker):
         self,
         path: str,
         lock_tokens: Sequence[bytes],
-        outcome: Settlement,
+        settlement: Settlement,
         done: Done,
         *,
         session_id: str | None = None,
         txn: bytes | None = None,
     ) -> None:
-        note = self._note(_SETTLEMENTS[type(outcome)], path, self._ids_held(path, lock_tokens))
-        super().settle(path, lock_tokens, outcome, self._then(note, done, txn), session_id=session_id, txn=txn)
+        record = self._begin(_SETTLEMENTS[type(settlement)], path, self._locked_ids(path, lock_tokens))
+        answer = self._record_then(record, done, txn)
+        super().settle(path, lock_tokens, settlement, answer, session_id=session_id, txn=txn)
 
-    def _ids_held(self, path: str, lock_tokens: Sequence[bytes]) -> list[str | None]:
-        """Looked up before the messages are gone; not known for locks that are lost."""
+    def _locked_ids(self, path: str, lock_tokens: Sequence[bytes]) -> list[str | None]:
+        """The ids of the messages to settle, read before they are gone. None for lost locks."""
         try:
             now = self.clock.now_ms()
-            held = self.namespace.locked_entries(self.namespace.place(path, now), lock_tokens, now)
+            entries = self.namespace.locked_entries(self.namespace.place(path, now), lock_tokens, now)
         except BrokerError:
             return [None] * len(lock_tokens)
-        return _ids([self.namespace.payloads.read(entry.payload_id) for entry in held])
+        return _ids([self.namespace.payloads.read(entry.payload_id) for entry in entries])
 
     def delete_batch(
         self, path: str, count: int, enqueued_before_ms: int, done: Callable[[int | BrokerError], None]
     ) -> None:
-        def noting(result: int | BrokerError) -> None:
+        def record_and_answer(result: int | BrokerError) -> None:
             if not isinstance(result, BrokerError):
-                self._note(Operation.COMPLETE, path, [None] * result)(None)
+                self._begin(Operation.COMPLETE, path, [None] * result)(None)
             done(result)
 
-        super().delete_batch(path, count, enqueued_before_ms, noting)
+        super().delete_batch(path, count, enqueued_before_ms, record_and_answer)
 
     def discharge(self, txn: bytes, fail: bool, done: Done) -> None:
-        notes = self._uncommitted.pop(txn, [])
+        records = self._uncommitted.pop(txn, [])
 
-        def noting(error: BrokerError | None) -> None:
+        def record_and_answer(error: BrokerError | None) -> None:
             if error is None and not fail:
-                for note in notes:
-                    note(None)
+                for record in records:
+                    record(None)
             done(error)
 
-        super().discharge(txn, fail, noting)
+        super().discharge(txn, fail, record_and_answer)
 
     def abandon_transaction(self, txn: bytes) -> None:
         self._uncommitted.pop(txn, None)
@@ -168,28 +173,31 @@ class RecordingBroker(Broker):
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
         created = await super().create_queue(description)
-        self._note(Operation.CREATE, description.name, [None])(None)
+        self._begin(Operation.CREATE, description.name, [None])(None)
         return created
 
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
         created = await super().create_topic(description)
-        self._note(Operation.CREATE, description.name, [None])(None)
+        self._begin(Operation.CREATE, description.name, [None])(None)
         return created
 
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
         created = await super().create_subscription(description)
-        self._note(Operation.CREATE, f"{description.topic}/Subscriptions/{description.name}", [None])(None)
+        self._begin(Operation.CREATE, subscription_path(description.topic, description.name), [None])(None)
         return created
 
-    # -- small steps
+    # -- writing records
 
-    def _note(
+    def _begin_with_messages(self, operation: Operation, path: str, raws: Sequence[bytes]) -> Record:
+        return self._begin(operation, path, _ids(raws), [len(raw) for raw in raws])
+
+    def _begin(
         self, operation: Operation, path: str, ids: Sequence[str | None], sizes: Sequence[int] | None = None
-    ) -> Note:
-        """What records the operation once it is known how it ended; it begins now."""
+    ) -> Record:
+        """Start timing an operation. Returns the function that records how it ended."""
         begun = time.monotonic_ns()
 
-        def note(error: BrokerError | None) -> None:
+        def record(error: BrokerError | None) -> None:
             self._ledger.record(
                 CompletedOperation(
                     operation,
@@ -203,29 +211,23 @@ class RecordingBroker(Broker):
                 )
             )
 
-        return note
+        return record
 
-    def _then(self, note: Note, done: Done, txn: bytes | None = None) -> Done:
-        def noting(error: BrokerError | None) -> None:
+    def _record_then(self, record: Record, done: Done, txn: bytes | None = None) -> Done:
+        """Record, or in a transaction keep the record until it commits, and then call `done`."""
+
+        def record_and_answer(error: BrokerError | None) -> None:
             if txn is None or error is not None:
-                note(error)
+                record(error)
             else:
-                self._uncommitted.setdefault(txn, []).append(note)
+                self._uncommitted.setdefault(txn, []).append(record)
             done(error)
 
-        return noting
-
-
-def _answered(note: Note, done: Callable[[T | BrokerError], None]) -> Callable[[T | BrokerError], None]:
-    def noting(result: T | BrokerError) -> None:
-        note(result if isinstance(result, BrokerError) else None)
-        done(result)
-
-    return noting
+        return record_and_answer
 
 
 def _is_ping(raw: bytes) -> bool:
-    if _PING not in raw:  # the usual case, for less than reading the message would cost
+    if _PING not in raw:  # cheaper than reading every message
         return False
     try:
         return IncomingMessage.from_raw(raw).is_ping

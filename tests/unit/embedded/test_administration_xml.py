@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.embedded.administration import atom
-from pairbus.embedded.administration.atom import Entry, Page
+from pairbus.embedded.administration.atom import AtomEntry, RequestContext
 from pairbus.embedded.administration.elements import read_rule
-from pairbus.embedded.administration.endpoint import refusal_body
-from pairbus.embedded.administration.operations import Kind, Target, parse_target
+from pairbus.embedded.administration.endpoint import error_body
+from pairbus.embedded.administration.operations import Target, TargetKind, parse_target
 from pairbus.embedded.entities.descriptions import (
     FOREVER_MS,
     AuthorizationRule,
@@ -30,7 +30,7 @@ from pairbus.embedded.entities.entity import EntityTimes
 from pairbus.embedded.entities.namespace import MessageCounts
 from pairbus.embedded.errors import EntityNotFoundError, InvalidError
 
-PAGE = Page("contoso", "localhost:5672", "2024-05")
+CONTEXT = RequestContext("contoso", "localhost:5672", "2024-05")
 TIMES = EntityTimes(1_000, 2_000, 3_000)
 COUNTS = MessageCounts(1, 2, 3, 4, 5, 6, 7, 8)
 NOW_MS = 9_000
@@ -98,28 +98,28 @@ rules = st.builds(RuleDescription, texts, filters, st.none() | st.builds(SqlActi
 
 def sent(content: str) -> ElementTree.Element:
     """The description in an entry, as a client would send back what it was given."""
-    entry = atom.write_entry(PAGE, Entry("some/path", "title", TIMES, content))
+    entry = atom.write_entry(CONTEXT, AtomEntry("some/path", "title", TIMES, content))
     return atom.parse_content(entry.encode())
 
 
 @settings(deadline=None, print_blob=True, max_examples=60)
 @given(queues)
 def test_queues_are_read_as_they_were_written(queue: QueueDescription) -> None:
-    root = sent(atom.queue_content(PAGE, queue, COUNTS, TIMES))
+    root = sent(atom.queue_content(CONTEXT, queue, COUNTS, TIMES))
     assert atom.read_queue(root, QueueDescription(queue.name), NOW_MS) == queue
 
 
 @settings(deadline=None, print_blob=True, max_examples=40)
 @given(topics)
 def test_topics_are_read_as_they_were_written(topic: TopicDescription) -> None:
-    root = sent(atom.topic_content(PAGE, topic, COUNTS, TIMES, (1, 2)))
+    root = sent(atom.topic_content(CONTEXT, topic, COUNTS, TIMES, (1, 2)))
     assert atom.read_topic(root, TopicDescription(topic.name), NOW_MS) == topic
 
 
 @settings(deadline=None, print_blob=True, max_examples=40)
 @given(subscriptions)
 def test_subscriptions_are_read_as_they_were_written(subscription: SubscriptionDescription) -> None:
-    root = sent(atom.subscription_content(PAGE, subscription, COUNTS, TIMES))
+    root = sent(atom.subscription_content(CONTEXT, subscription, COUNTS, TIMES))
     start = SubscriptionDescription(subscription.topic, subscription.name)
     assert atom.read_subscription(root, start) == subscription
 
@@ -137,12 +137,12 @@ def test_rules_are_read_as_they_were_written(rule: RuleDescription) -> None:
 def test_no_text_breaks_the_document(text: str) -> None:
     rule = RuleDescription(text, CorrelationFilter(label=text, properties={text: text}))
     assert sent(atom.rule_content(rule)).tag.endswith("RuleDescription")
-    assert ElementTree.fromstring(refusal_body(400, text, NOW_MS)).findtext("Code") == "400"
+    assert ElementTree.fromstring(error_body(400, text, NOW_MS)).findtext("Code") == "400"
 
 
 def test_line_ends_survive() -> None:
     queue = QueueDescription("q", user_metadata="a\r\nb\rc\n")
-    root = sent(atom.queue_content(PAGE, queue, COUNTS, TIMES))
+    root = sent(atom.queue_content(CONTEXT, queue, COUNTS, TIMES))
     assert atom.read_queue(root, QueueDescription("q"), NOW_MS) == queue
 
 
@@ -184,19 +184,19 @@ def test_times_of_other_clients_are_read() -> None:
 @pytest.mark.parametrize(
     ("raw_path", "target"),
     [
-        ("/orders", Target(Kind.ENTITY, "orders", "orders")),
-        ("/a%2Fb/c/", Target(Kind.ENTITY, "a/b/c", "a/b/c")),
-        ("/subscriptions", Target(Kind.ENTITY, "subscriptions", "subscriptions")),
-        ("/t/x/subscriptions", Target(Kind.SUBSCRIPTIONS, "t/x/subscriptions", "t/x")),
-        ("/t%2Fx/Subscriptions/s", Target(Kind.SUBSCRIPTION, "t/x/Subscriptions/s", "t/x", "s")),
-        ("/t/subscriptions/s/rules", Target(Kind.RULES, "t/subscriptions/s/rules", "t", "s")),
+        ("/orders", Target(TargetKind.ENTITY, "orders", "orders")),
+        ("/a%2Fb/c/", Target(TargetKind.ENTITY, "a/b/c", "a/b/c")),
+        ("/subscriptions", Target(TargetKind.ENTITY, "subscriptions", "subscriptions")),
+        ("/t/x/subscriptions", Target(TargetKind.SUBSCRIPTIONS, "t/x/subscriptions", "t/x")),
+        ("/t%2Fx/Subscriptions/s", Target(TargetKind.SUBSCRIPTION, "t/x/Subscriptions/s", "t/x", "s")),
+        ("/t/subscriptions/s/rules", Target(TargetKind.RULES, "t/subscriptions/s/rules", "t", "s")),
         (
             "/t/Subscriptions/s/RULES/%24Default",
-            Target(Kind.RULE, "t/Subscriptions/s/RULES/$Default", "t", "s", "$Default"),
+            Target(TargetKind.RULE, "t/Subscriptions/s/RULES/$Default", "t", "s", "$Default"),
         ),
-        ("/$resources/Topics", Target(Kind.TOPICS, "$resources/Topics")),
-        ("/$NamespaceInfo", Target(Kind.NAMESPACE, "$NamespaceInfo")),
-        ("/$pairbus/faults", Target(Kind.CONTROL, "$pairbus/faults")),
+        ("/$resources/Topics", Target(TargetKind.TOPICS, "$resources/Topics")),
+        ("/$NamespaceInfo", Target(TargetKind.NAMESPACE, "$NamespaceInfo")),
+        ("/$pairbus/faults", Target(TargetKind.CONTROL, "$pairbus/faults")),
     ],
 )
 def test_paths_name_targets(raw_path: str, target: Target) -> None:

@@ -1,20 +1,17 @@
-"""Answers: Atom entries and feeds.
+"""Atom XML: request bodies (an entry whose content is one description), and response entries and feeds.
 
-Strict where clients are: descriptions carry every element; elements are written without prefixes, except the
-counts inside CountDetails, whose one prefix clients look up; an entry's `<id>` is its address, from which
-some clients take the names; a feed has a second `<link>` exactly when there is a next page.
+Reading checks size, depth and number of elements first, and refuses document types, entities and external references.
+It ignores namespaces, the order of elements, and unknown elements, which a newer client may send.
 
-Request bodies: an Atom entry whose content is one description.
-
-Bounded before anything is believed: size, depth and number of elements; document types, entities and external
-references are refused. Namespaces and the order of elements are not held against a client, unknown elements
-are ignored: a newer client may know more than we do.
+Writing is as strict as clients are: descriptions contain every element; elements have no prefixes, except the counts
+inside CountDetails, whose prefix clients look up; an entry's `<id>` is its address, from which some clients take names;
+a feed has a second `<link>` only if there is a next page.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 from xml.etree.ElementTree import Element as XmlElement
 from xml.etree.ElementTree import ParseError, TreeBuilder
@@ -46,6 +43,8 @@ from pairbus.embedded.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from pairbus.embedded.entities.entity import EntityTimes
+from pairbus.embedded.entities.namespace import MessageCounts
 from pairbus.embedded.errors import InvalidError
 from pairbus.embedded.security import generate_key
 
@@ -54,7 +53,7 @@ MAX_ELEMENTS = 10_000
 
 
 class _BoundedTreeBuilder(TreeBuilder):
-    """Builds the tree as long as it stays small."""
+    """Builds the tree while it is small enough."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +65,7 @@ class _BoundedTreeBuilder(TreeBuilder):
         self._count += 1
         if self._depth > MAX_DEPTH or self._count > MAX_ELEMENTS:
             raise InvalidError(
-                f"The body is too deep or too long: at most {MAX_DEPTH} levels and {MAX_ELEMENTS} elements are allowed."
+                f"The body is too deep or too long. At most {MAX_DEPTH} levels and {MAX_ELEMENTS} elements are allowed."
             )
         return super().start(tag, attrs)
 
@@ -78,21 +77,21 @@ class _BoundedTreeBuilder(TreeBuilder):
 def parse_content(body: bytes) -> XmlElement:
     """The description element inside the entry."""
     if not body.strip():
-        raise InvalidError("The request has no body: send an Atom entry with a description as its content.")
+        raise InvalidError("The request has no body. Send an Atom entry with a description as its content.")
     parser = DefusedXMLParser(target=_BoundedTreeBuilder(), forbid_dtd=True)
     try:
         parser.feed(body)
         entry = parser.close()
     except (ParseError, DefusedXmlException, ValueError, LookupError) as error:
-        raise InvalidError(f"The body is not the XML expected here: {str(error)[:200]}.") from None
+        raise InvalidError(f"The body is not valid XML: {str(error)[:200]}.") from None
     content = child(entry, "content")
     if local_name(entry) != "entry" or content is None or len(content) != 1:
-        raise InvalidError("The body must be an Atom entry whose content holds exactly one description.")
+        raise InvalidError("The body must be an Atom entry whose content is exactly one description.")
     return content[0]
 
 
 def read_queue(root: XmlElement, start: QueueDescription, now_ms: int) -> QueueDescription:
-    """`start` (the defaults of a new queue, or the queue as it is) with what the element says."""
+    """`start` (a new queue with defaults, or the current queue) with the values of the element."""
     rules = _read_authorization(root, start.authorization_rules, now_ms)
     return replace(start, **_read_fields(root, QUEUE_ELEMENTS), authorization_rules=rules)
 
@@ -114,20 +113,20 @@ def read_subscription(root: XmlElement, start: SubscriptionDescription) -> Subsc
 
 def _read_fields(root: XmlElement, elements: tuple[Element, ...]) -> dict[str, Any]:
     present = {local_name(element): element.text or "" for element in root}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for element in elements:
         text = present.get(element.name)
         if element.absent_means_none:
-            found[element.field] = element.read(text or "")
+            values[element.field] = element.read(text or "")
         elif text is not None and text.strip():
-            found[element.field] = element.read(text)
-    return found
+            values[element.field] = element.read(text)
+    return values
 
 
 def _read_authorization(
     root: XmlElement, current: tuple[AuthorizationRule, ...], now_ms: int
 ) -> tuple[AuthorizationRule, ...]:
-    """Absent: the rules stay. A key that is not given is kept from the rule of the same name, or made."""
+    """Without the element the rules stay. A missing key is kept from the rule of the same name, or generated."""
     parent = child(root, "AuthorizationRules")
     if parent is None:
         return current
@@ -160,41 +159,9 @@ MESSAGE_SIZE_SINCE = "2021-05"
 FILTER_COUNTS_SINCE = "2024-05"
 
 
-class MessageCounts(Protocol):
-    """How many messages an entity holds, by state."""
-
-    @property
-    def active(self) -> int: ...
-    @property
-    def dead_letter(self) -> int: ...
-    @property
-    def scheduled(self) -> int: ...
-    @property
-    def transfer(self) -> int: ...
-    @property
-    def transfer_dead_letter(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def message_count(self) -> int: ...
-    @property
-    def subscription_count(self) -> int: ...
-
-
-class EntityTimes(Protocol):
-    """When an entity was created, changed and last used."""
-
-    @property
-    def created_ms(self) -> int: ...
-    @property
-    def updated_ms(self) -> int: ...
-    @property
-    def accessed_ms(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Who is answered, and in which dialect: the address the client used, and its api-version."""
+class RequestContext:
+    """The namespace, and the address and api-version that the client used."""
 
     namespace: str
     authority: str
@@ -205,42 +172,44 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AtomEntry:
     path: str
     title: str
     times: EntityTimes
     content: str
 
 
-def write_entry(page: Page, entry: Entry, *, nested: bool = False) -> str:
-    address = escape(page.address(entry.path))
+def write_entry(context: RequestContext, entry: AtomEntry, *, nested: bool = False) -> str:
+    address = escape(context.address(entry.path))
     namespace = "" if nested else f' xmlns="{ATOM}"'
     return (
         f"<entry{namespace}><id>{address}</id>"
         f'<title type="text">{escape(entry.title)}</title>'
         f"<published>{moment(entry.times.created_ms)}</published>"
         f"<updated>{moment(entry.times.updated_ms)}</updated>"
-        f"<author><name>{escape(page.namespace)}</name></author>"
-        f'<link rel="self" href={quoteattr(page.address(entry.path))}/>'
+        f"<author><name>{escape(context.namespace)}</name></author>"
+        f'<link rel="self" href={quoteattr(context.address(entry.path))}/>'
         f'<content type="application/xml">{entry.content}</content></entry>'
     )
 
 
-def write_feed(page: Page, path: str, title: str, entries: Iterable[Entry], next_query: str | None, now_ms: int) -> str:
-    links = f'<link rel="self" href={quoteattr(page.address(path))}/>'
+def write_feed(
+    context: RequestContext, path: str, title: str, entries: Iterable[AtomEntry], next_query: str | None, now_ms: int
+) -> str:
+    links = f'<link rel="self" href={quoteattr(context.address(path))}/>'
     if next_query is not None:
-        links += f'<link rel="next" href={quoteattr(page.address(path, next_query))}/>'
+        links += f'<link rel="next" href={quoteattr(context.address(path, next_query))}/>'
     return (
         f'<feed xmlns="{ATOM}"><title type="text">{escape(title)}</title>'
-        f"<id>{escape(page.address(path))}</id><updated>{moment(now_ms)}</updated>{links}"
-        f"{''.join(write_entry(page, entry, nested=True) for entry in entries)}</feed>"
+        f"<id>{escape(context.address(path))}</id><updated>{moment(now_ms)}</updated>{links}"
+        f"{''.join(write_entry(context, entry, nested=True) for entry in entries)}</feed>"
     )
 
 
-def queue_content(page: Page, queue: QueueDescription, counts: MessageCounts, times: EntityTimes) -> str:
+def queue_content(context: RequestContext, queue: QueueDescription, counts: MessageCounts, times: EntityTimes) -> str:
     return _description(
         "QueueDescription",
-        _settings(page, queue, QUEUE_ELEMENTS),
+        _settings(context, queue, QUEUE_ELEMENTS),
         _authorization(queue.authorization_rules),
         f"<SizeInBytes>{counts.size_bytes}</SizeInBytes><MessageCount>{counts.message_count}</MessageCount>",
         "<IsAnonymousAccessible>false</IsAnonymousAccessible>",
@@ -250,17 +219,21 @@ def queue_content(page: Page, queue: QueueDescription, counts: MessageCounts, ti
 
 
 def topic_content(
-    page: Page, topic: TopicDescription, counts: MessageCounts, times: EntityTimes, filter_counts: tuple[int, int]
+    context: RequestContext,
+    topic: TopicDescription,
+    counts: MessageCounts,
+    times: EntityTimes,
+    filter_counts: tuple[int, int],
 ) -> str:
     sql, correlation = filter_counts
     counted = f"<SubscriptionCount>{counts.subscription_count}</SubscriptionCount>"
-    if page.api_version >= FILTER_COUNTS_SINCE:
+    if context.api_version >= FILTER_COUNTS_SINCE:
         counted += (
             f"<SqlFilterCount>{sql}</SqlFilterCount><CorrelationFilterCount>{correlation}</CorrelationFilterCount>"
         )
     return _description(
         "TopicDescription",
-        _settings(page, topic, TOPIC_ELEMENTS),
+        _settings(context, topic, TOPIC_ELEMENTS),
         _authorization(topic.authorization_rules),
         f"<SizeInBytes>{counts.size_bytes}</SizeInBytes>{counted}",
         "<IsAnonymousAccessible>false</IsAnonymousAccessible>",
@@ -270,11 +243,11 @@ def topic_content(
 
 
 def subscription_content(
-    page: Page, subscription: SubscriptionDescription, counts: MessageCounts, times: EntityTimes
+    context: RequestContext, subscription: SubscriptionDescription, counts: MessageCounts, times: EntityTimes
 ) -> str:
     return _description(
         "SubscriptionDescription",
-        _settings(page, subscription, SUBSCRIPTION_ELEMENTS),
+        _settings(context, subscription, SUBSCRIPTION_ELEMENTS),
         f"<MessageCount>{counts.message_count}</MessageCount>",
         _runtime(counts, times),
     )
@@ -294,7 +267,7 @@ def namespace_content(name: str, created_ms: int, modified_ms: int) -> str:
 
 
 def moment(time_ms: int) -> str:
-    """A point in time with milliseconds, in UTC."""
+    """A UTC time with milliseconds."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -303,7 +276,7 @@ def _description(name: str, *parts: str) -> str:
 
 
 def _settings(
-    page: Page,
+    context: RequestContext,
     description: QueueDescription | TopicDescription | SubscriptionDescription,
     elements: tuple[Element, ...],
 ) -> str:
@@ -312,9 +285,9 @@ def _settings(
         value = getattr(description, element.field)
         if value is None:
             continue
-        if element.name == "MaxMessageSizeInKilobytes" and page.api_version < MESSAGE_SIZE_SINCE:
+        if element.name == "MaxMessageSizeInKilobytes" and context.api_version < MESSAGE_SIZE_SINCE:
             continue
-        written.append(f"<{element.name}>{element.write(value, page.authority)}</{element.name}>")
+        written.append(f"<{element.name}>{element.write(value, context.authority)}</{element.name}>")
     return "".join(written)
 
 
@@ -329,15 +302,8 @@ def _authorization_rule(rule: AuthorizationRule) -> str:
     return (
         '<AuthorizationRule i:type="SharedAccessAuthorizationRule">'
         f"<ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue><Rights>{rights}</Rights>"
-        f"<CreatedTime>{moment(rule.created_ms)}</CreatedTime><ModifiedTime>{moment(rule.modified_ms)}</Modif"
-        "i"
-        "e"
-        "d"
-        "T"
-        "i"
-        "m"
-        "e"
-        ">"
+        f"<CreatedTime>{moment(rule.created_ms)}</CreatedTime>"
+        f"<ModifiedTime>{moment(rule.modified_ms)}</ModifiedTime>"
         f"<KeyName>{escape(rule.key_name)}</KeyName><PrimaryKey>{escape(rule.primary_key)}</PrimaryKey>"
         f"<SecondaryKey>{escape(rule.secondary_key)}</SecondaryKey></AuthorizationRule>"
     )

@@ -1,20 +1,20 @@
-"""What is ours, beside the service's own resources: health, faults, and the namespace's keys, as JSON under
-`/$pairbus/`.
+"""The routes of pairbus itself: health, faults and the namespace's keys, as JSON under `/$pairbus/`.
 
-| route | methods | |
+| route | method | |
 |---|---|---|
 | `health` | GET | open to all: `{"status": "ok", "name": …}` |
-| `faults` | GET, PUT, DELETE | list; set `{"mode": …, "entity": …, "for_ms": …}`; end those of `?entity=` or
-all | | `authorization-rules` | GET | names and rights, never keys | | `authorization-rules/{name}` | PUT,
-DELETE | set `{"rights": […], "primary_key": …}`, keys are made when absent; remove |
+| `faults` | GET, PUT, DELETE | list; set `{"mode": …, "entity": …, "for_ms": …}`; clear those of `?entity=` or all |
+| `authorization-rules` | GET | names and rights, never keys |
+| `authorization-rules/{name}` | PUT, DELETE | set `{"rights": […], "primary_key": …}`, or remove |
 
-All but health need a token with Manage on the namespace. Errors are one sentence of plain text.
+A rule that is set without keys gets generated ones. All routes but health need a token with Manage on the namespace.
+Errors are one sentence of plain text.
 """
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import msgspec
 from aiohttp import web
 
 from pairbus.embedded.administration.operations import Target
@@ -22,20 +22,25 @@ from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Clock
 from pairbus.embedded.entities.descriptions import MANAGE, AuthorizationRule, validate_rules
 from pairbus.embedded.errors import BrokerError, EntityNotFoundError, InvalidError, UnauthorizedError
-from pairbus.embedded.faults import Fault, FaultSwitchboard
+from pairbus.embedded.faults import Fault, FaultMode, FaultSwitchboard
 from pairbus.embedded.security import Authority, generate_key
 
-Fields = Mapping[str, tuple[type, ...]]
+_B = TypeVar("_B")
 
-FAULT_FIELDS: Fields = {
-    "mode": (str,),
-    "entity": (str,),
-    "condition": (str,),
-    "rate": (int, float),
-    "delay_ms": (int,),
-    "for_ms": (int,),
-}
-RULE_FIELDS: Fields = {"rights": (list,), "primary_key": (str,), "secondary_key": (str,)}
+
+class _FaultBody(msgspec.Struct, forbid_unknown_fields=True):
+    mode: str
+    entity: str | None = None
+    condition: str | None = None
+    rate: int | float | None = None
+    delay_ms: int | None = None
+    for_ms: int | None = None
+
+
+class _RuleBody(msgspec.Struct, forbid_unknown_fields=True):
+    rights: list[str]
+    primary_key: str | None = None
+    secondary_key: str | None = None
 
 
 class Control:
@@ -80,15 +85,15 @@ class Control:
                 return await self._put_rule(name, body)
             case "DELETE", "authorization-rules", name:
                 return await self._delete_rule(name)
-        raise EntityNotFoundError(f"There is no {method} of '$pairbus/{route}'.")
+        raise EntityNotFoundError(f"'$pairbus/{route}' does not exist, or does not support {method}.")
 
     def _read_fault(self, body: bytes) -> Fault:
-        plain = _json_object(body, FAULT_FIELDS, "mode")
-        duration_ms = plain.pop("for_ms", None)
-        if duration_ms is not None and duration_ms <= 0:
-            raise InvalidError(f"for_ms is {duration_ms}: it must be a number of milliseconds above 0.")
-        until_ms = None if duration_ms is None else self._clock.now_ms() + duration_ms
-        return Fault(**plain, until_ms=until_ms)
+        wanted = _read_json(body, _FaultBody)
+        if wanted.for_ms is not None and wanted.for_ms <= 0:
+            raise InvalidError(f"for_ms is {wanted.for_ms}. It must be a number of milliseconds above 0.")
+        until_ms = None if wanted.for_ms is None else self._clock.now_ms() + wanted.for_ms
+        mode = cast(FaultMode, wanted.mode)
+        return Fault(mode, wanted.entity, wanted.condition, wanted.rate, wanted.delay_ms, until_ms)
 
     def _fault_to_plain(self, fault: Fault) -> dict[str, Any]:
         left_ms = None if fault.until_ms is None else max(0, fault.until_ms - self._clock.now_ms())
@@ -103,11 +108,10 @@ class Control:
         return {name: value for name, value in plain.items() if value is not None}
 
     async def _put_rule(self, name: str, body: bytes) -> dict[str, Any]:
-        plain = _json_object(body, RULE_FIELDS, "rights")
-        keys = [plain.get(key) or generate_key() for key in ("primary_key", "secondary_key")]
-        rights = [str(right) for right in plain["rights"]]
+        wanted = _read_json(body, _RuleBody)
+        primary_key, secondary_key = wanted.primary_key or generate_key(), wanted.secondary_key or generate_key()
         now_ms = self._clock.now_ms()
-        rule = AuthorizationRule(name, frozenset(rights), keys[0], keys[1], now_ms, now_ms)
+        rule = AuthorizationRule(name, frozenset(wanted.rights), primary_key, secondary_key, now_ms, now_ms)
         others = tuple(other for other in self._broker.authorization_rules() if not _same(other.key_name, name))
         validate_rules((*others, rule))
         await self._broker.set_authorization_rules((*others, rule))
@@ -119,28 +123,19 @@ class Control:
         if len(others) == len(rules):
             raise EntityNotFoundError(f"There is no authorization rule '{name[:64]}'.")
         if not any(MANAGE in rule.rights for rule in others):
-            raise InvalidError(f"'{name[:64]}' is the last rule with Manage: without it nobody could administer.")
+            raise InvalidError(f"'{name[:64]}' is the last rule with Manage. Create another one before you delete it.")
         await self._broker.set_authorization_rules(others)
         return {}
 
 
-def _same(one: str, other: str) -> bool:
-    return one.casefold() == other.casefold()
+def _same(left: str, right: str) -> bool:
+    return left.casefold() == right.casefold()
 
 
-def _json_object(body: bytes, fields: Fields, required: str) -> dict[str, Any]:
-    """A JSON object with these fields in these types; null is the same as absent."""
+def _read_json(body: bytes, kind: type[_B]) -> _B:
     try:
-        plain = json.loads(body)
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"The body is not valid. {error}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidError("The body is not JSON.") from None
-    if not isinstance(plain, dict) or not plain.keys() <= fields.keys():
-        raise InvalidError(f"The body must be a JSON object with only {', '.join(fields)}.")
-    given = {name: value for name, value in plain.items() if value is not None}
-    for name, value in given.items():
-        if type(value) not in fields[name]:
-            words = " or ".join(kind.__name__ for kind in fields[name])
-            raise InvalidError(f"{name} is of the type {type(value).__name__}: expected {words}.")
-    if required not in given:
-        raise InvalidError(f"The body lacks {required}.")
-    return given

@@ -1,12 +1,10 @@
-"""Every element of a description, named once: its field, and how its text is read and written.
+"""Every XML element of a description, defined once: its field, and how its text is read and written.
 
-Reading accepts what clients are known to send (`True`, an empty `ForwardTo`, an entity's full URI); writing
-is canonical.
+Reading accepts what clients are known to send (`True`, an empty `ForwardTo`, the full URI of an entity); writing is
+canonical.
 
-Filters and actions of rules in Atom XML.
-
-A filter's kind is its `i:type`. Parameter values carry an XML Schema type, always written with the prefix
-`d6p1`: some clients cut the first five characters off instead of resolving the prefix.
+The type of a filter or action is its `i:type`. The values of parameters have an XML Schema type, always written with
+the prefix `d6p1`: some clients cut off the first five characters instead of resolving the prefix.
 """
 
 import re
@@ -20,6 +18,7 @@ from xml.sax.saxutils import escape as xml_escape
 from xml.sax.saxutils import quoteattr
 
 from pairbus.embedded.entities.descriptions import (
+    CORRELATION_FIELDS,
     CorrelationFilter,
     FalseFilter,
     PropertyValue,
@@ -28,6 +27,7 @@ from pairbus.embedded.entities.descriptions import (
     SqlAction,
     SqlFilter,
     TrueFilter,
+    element_name,
     format_duration,
     parse_duration,
 )
@@ -41,16 +41,16 @@ SCHEMA_INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 
 MAX_INTEGER_DIGITS = 18
 
-Kind = Literal["duration", "boolean", "integer", "word", "text", "path"]
+ElementKind = Literal["duration", "boolean", "integer", "word", "text", "path"]
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """`text` and `path` may be absent, which means None; an absent element of another kind keeps its value."""
+    """An absent `text` or `path` means None. An absent element of another kind keeps its value."""
 
     name: str
     field: str
-    kind: Kind
+    kind: ElementKind
 
     @property
     def absent_means_none(self) -> bool:
@@ -97,12 +97,12 @@ class Element:
                 return True
             case "false" | "0":
                 return False
-        raise InvalidError(f"{self.name} is '{text[:64]}': it must be true or false.")
+        raise InvalidError(f"{self.name} is '{text[:64]}'. It must be true or false.")
 
     def _integer(self, text: str) -> int:
         digits = text.strip()
         if not digits.removeprefix("-").isdecimal() or len(digits) > MAX_INTEGER_DIGITS or not digits.isascii():
-            raise InvalidError(f"{self.name} is '{text[:64]}': it must be a whole number.")
+            raise InvalidError(f"{self.name} is '{text[:64]}'. It must be a whole number.")
         return int(digits)
 
 
@@ -110,9 +110,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def escape(text: str) -> str:
-    """Text for an element. Characters XML 1.0 cannot carry become U+FFFD: better one odd sign than no
-    document.
-    """
+    """Escape text for an element. Characters that XML 1.0 cannot represent become U+FFFD."""
     return xml_escape(_NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})
 
 
@@ -123,53 +121,41 @@ def _path(text: str) -> str:
     return unquote(path).strip("/")
 
 
-_LIFETIME = (
-    Element("DefaultMessageTimeToLive", "default_message_time_to_live_ms", "duration"),
-    Element("AutoDeleteOnIdle", "auto_delete_on_idle_ms", "duration"),
-    Element("EnableBatchedOperations", "enable_batched_operations", "boolean"),
-    Element("Status", "status", "word"),
-    Element("UserMetadata", "user_metadata", "text"),
+def _elements(**kinds: ElementKind) -> tuple[Element, ...]:
+    return tuple(Element(element_name(field), field, kind) for field, kind in kinds.items())
+
+
+_LIFETIME = _elements(
+    default_message_time_to_live_ms="duration",
+    auto_delete_on_idle_ms="duration",
+    enable_batched_operations="boolean",
+    status="word",
+    user_metadata="text",
 )
-_PUBLISHING = (
-    *_LIFETIME,
-    Element("MaxSizeInMegabytes", "max_size_in_megabytes", "integer"),
-    Element("RequiresDuplicateDetection", "requires_duplicate_detection", "boolean"),
-    Element("DuplicateDetectionHistoryTimeWindow", "duplicate_detection_history_time_window_ms", "duration"),
-    Element("EnablePartitioning", "enable_partitioning", "boolean"),
-    Element("EnableExpress", "enable_express", "boolean"),
-    Element("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes", "integer"),
+_PUBLISHING = _LIFETIME + _elements(
+    max_size_in_megabytes="integer",
+    requires_duplicate_detection="boolean",
+    duplicate_detection_history_time_window_ms="duration",
+    enable_partitioning="boolean",
+    enable_express="boolean",
+    max_message_size_in_kilobytes="integer",
 )
-_RECEIVING = (
-    Element("LockDuration", "lock_duration_ms", "duration"),
-    Element("RequiresSession", "requires_session", "boolean"),
-    Element("DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration", "boolean"),
-    Element("MaxDeliveryCount", "max_delivery_count", "integer"),
-    Element("ForwardTo", "forward_to", "path"),
-    Element("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to", "path"),
+_RECEIVING = _elements(
+    lock_duration_ms="duration",
+    requires_session="boolean",
+    dead_lettering_on_message_expiration="boolean",
+    max_delivery_count="integer",
+    forward_to="path",
+    forward_dead_lettered_messages_to="path",
 )
 
-QUEUE_ELEMENTS = (*_RECEIVING, *_PUBLISHING)
-TOPIC_ELEMENTS = (
-    *_PUBLISHING,
-    Element("FilteringMessagesBeforePublishing", "filtering_messages_before_publishing", "boolean"),
-    Element("SupportOrdering", "support_ordering", "boolean"),
-)
-SUBSCRIPTION_ELEMENTS = (
-    *_RECEIVING,
-    *_LIFETIME,
-    Element("DeadLetteringOnFilterEvaluationExceptions", "dead_lettering_on_filter_evaluation_exceptions", "boolean"),
-)
-CORRELATION_ELEMENTS = (
-    Element("CorrelationId", "correlation_id", "text"),
-    Element("MessageId", "message_id", "text"),
-    Element("To", "to", "text"),
-    Element("ReplyTo", "reply_to", "text"),
-    Element("Label", "label", "text"),
-    Element("SessionId", "session_id", "text"),
-    Element("ReplyToSessionId", "reply_to_session_id", "text"),
-    Element("ContentType", "content_type", "text"),
-)
+QUEUE_ELEMENTS = _RECEIVING + _PUBLISHING
+TOPIC_ELEMENTS = _PUBLISHING + _elements(filtering_messages_before_publishing="boolean", support_ordering="boolean")
+SUBSCRIPTION_ELEMENTS = _RECEIVING + _LIFETIME + _elements(dead_lettering_on_filter_evaluation_exceptions="boolean")
+CORRELATION_ELEMENTS = tuple(Element(element_name(field), field, "text") for field in CORRELATION_FIELDS)
 
+
+# -- rules
 
 TYPE = f"{{{SCHEMA_INSTANCE}}}type"
 INT32_MAX = 2_147_483_647
@@ -195,7 +181,7 @@ def write_rule_content(rule: RuleDescription, created: str) -> str:
 
 
 def child(parent: XmlElement, name: str) -> XmlElement | None:
-    """The child called `name` in whatever namespace: clients differ in how they write prefixes."""
+    """The child with this name in any XML namespace: clients differ in how they write prefixes."""
     for element in parent:
         if local_name(element) == name:
             return element
@@ -228,8 +214,8 @@ def _read_filter(element: XmlElement) -> RuleFilter:
             return CorrelationFilter(**named, properties=_read_values(child(element, "Properties")))
         case kind:
             raise InvalidError(
-                f"Filter has the type '{kind[:64]}': it must be SqlFilter, TrueFilter, FalseFilter or"
-                " CorrelationFilter."
+                f"Filter has the type '{kind[:64]}'."
+                " It must be SqlFilter, TrueFilter, FalseFilter or CorrelationFilter."
             )
 
 
@@ -240,7 +226,7 @@ def _read_action(element: XmlElement) -> SqlAction | None:
         case "EmptyRuleAction" | "":
             return None
         case kind:
-            raise InvalidError(f"Action has the type '{kind[:64]}': it must be SqlRuleAction or EmptyRuleAction.")
+            raise InvalidError(f"Action has the type '{kind[:64]}'. It must be SqlRuleAction or EmptyRuleAction.")
 
 
 def _read_values(parent: XmlElement | None) -> dict[str, PropertyValue]:
@@ -249,7 +235,7 @@ def _read_values(parent: XmlElement | None) -> dict[str, PropertyValue]:
         key = _text(pair, "Key")
         value = child(pair, "Value")
         if not key or value is None:
-            raise InvalidError("A parameter lacks its Key or its Value.")
+            raise InvalidError("A parameter has no Key or no Value.")
         values[key] = _read_value(key, type_name(value), value.text or "")
     return values
 
@@ -271,11 +257,11 @@ def _read_value(key: str, kind: str, text: str) -> PropertyValue:
                 return _read_duration(text.strip())
     except (ValueError, KeyError, OverflowError):
         raise InvalidError(f"The value '{text[:64]}' of '{key[:64]}' is not a {kind}.") from None
-    raise InvalidError(f"The value of '{key[:64]}' has the type '{kind[:64]}', which parameters cannot have.")
+    raise InvalidError(f"The value of '{key[:64]}' has the type '{kind[:64]}', which is not allowed for parameters.")
 
 
 def _read_moment(text: str) -> datetime:
-    """.NET writes seven decimals; Python reads six."""
+    """Read a time with up to six decimals: .NET writes seven, which Python does not accept."""
     head, dot, tail = text.strip().partition(".")
     if dot:
         digits = len(tail) - len(tail.lstrip("0123456789"))

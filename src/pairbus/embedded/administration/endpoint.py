@@ -1,18 +1,13 @@
-"""HTTP in front of the operations: reads a bounded request, checks its token, runs it, and answers every
-error properly.
+"""The HTTP side of administration: reads a limited request, checks its token, runs it, and answers every error.
 
-Rights, as the service documents them: rules need Listen on their subscription, everything else Manage. Only
-the health route and the web socket (which brings its own tokens) are open.
+Rights, as the service documents them: rules need Listen on their subscription, everything else needs Manage. Only the
+health route and the web socket (which has tokens of its own) need none.
 
-Error bodies as the service writes them: `<Error><Code>…</Code><Detail>…</Detail></Error>`.
+An error's body is `<Error><Code>…</Code><Detail>…</Detail></Error>`. `Detail` begins with a sub-code that clients parse
+and ends with the time, to find the error in a log.
 
-`Detail` begins with a sub-code that clients look for, and ends with the time, so that a report can be matched
-with a log.
-
-Faults as the administration endpoint shows them: it belongs to the namespace, so only the namespace's own
-fault counts.
-
-The control routes never take part, or nobody could end a fault.
+The endpoint belongs to the namespace, so only the namespace's own fault affects it. The control routes ignore faults:
+otherwise nobody could clear one.
 """
 
 import asyncio
@@ -26,27 +21,40 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from pairbus.embedded import websocket
-from pairbus.embedded.administration.atom import Page
+from pairbus.embedded.administration.atom import RequestContext
 from pairbus.embedded.administration.control import Control
 from pairbus.embedded.administration.elements import escape
-from pairbus.embedded.administration.operations import Call, Kind, Operations, Target, parse_target
+from pairbus.embedded.administration.operations import (
+    AdministrationRequest,
+    Operations,
+    Target,
+    TargetKind,
+    parse_target,
+)
 from pairbus.embedded.clock import Clock
 from pairbus.embedded.entities.descriptions import LISTEN, MANAGE
 from pairbus.embedded.errors import BrokerError, InvalidError, UnauthorizedError
 from pairbus.embedded.faults import SERVER_BUSY, Fault, FaultSwitchboard
 from pairbus.embedded.security import Authority
 
-CONTENT_TYPE = "application/xml; charset=utf-8"
+ERROR_CONTENT_TYPE = "application/xml; charset=utf-8"
+MAX_BODY_BYTES = 1024 * 1024
+BODY_TIMEOUT_S = 30.0
+SHUTDOWN_TIMEOUT_S = 0.5
+OLDEST_API_VERSION = "2017-04"
+
+_API_VERSION = re.compile(r"\d{4}-\d{2}", re.ASCII)
+_log = logging.getLogger(__name__)
 
 
-def refusal_body(status: int, description: str, now_ms: int) -> bytes:
+def error_body(status: int, description: str, now_ms: int) -> bytes:
     moment = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     detail = escape(f"{description} Timestamp:{moment}")
     return f"<Error><Code>{status}</Code><Detail>{detail}</Detail></Error>".encode()
 
 
-def describe(error: BrokerError) -> str:
-    """The error's sentence behind its sub-code; a refused token speaks for itself."""
+def _detail(error: BrokerError) -> str:
+    """The error's sub-code and sentence. The sentence of a refused token begins with its own code."""
     if isinstance(error, UnauthorizedError):
         return error.description
     return f"SubCode={error.http_status}00. {error.description}"
@@ -57,19 +65,16 @@ class ServerBusyError(BrokerError):
     http_status = 503
 
 
-def _known_errors() -> list[type[BrokerError]]:
-    return BrokerError.__subclasses__()
+_ERRORS: list[type[BrokerError]] = BrokerError.__subclasses__()
+_BY_CONDITION = {error.condition: error for error in _ERRORS}
 
 
-_BY_CONDITION = {known.condition: known for known in _known_errors()}
-
-
-class Troubles:
+class FaultInjector:
     def __init__(self, faults: FaultSwitchboard) -> None:
         self._faults = faults
 
-    async def cause(self, request: web.BaseRequest) -> None:
-        """Go on, or fail, or take time, as the namespace's fault says."""
+    async def apply(self, request: web.BaseRequest) -> None:
+        """Delay or fail the request as the namespace's fault demands."""
         fault = self._faults.fault_of(None)
         if fault is None:
             return
@@ -77,7 +82,7 @@ class Troubles:
             case "refuse" | "drop":
                 _cut(request)
             case "hang":
-                await self._ended(fault)
+                await self._wait_for_end(fault)
             case "error":
                 condition = fault.condition or BrokerError.condition
                 raise _BY_CONDITION.get(condition, BrokerError)(f"A fault is switched on: {condition}.")
@@ -85,12 +90,11 @@ class Troubles:
                 await asyncio.sleep((fault.delay_ms or 0) / 1000)
             case "throttle":
                 if not self._faults.lets_through(fault):
-                    raise ServerBusyError("A fault is switched on: the server is busy, try again in 10 seconds.")
+                    raise ServerBusyError("A fault is switched on: the server is busy. Try again in 10 seconds.")
             case "accept-then-fail":
-                pass  # it is about messages
+                pass  # this fault only affects messages
 
-    async def _ended(self, fault: Fault) -> None:
-        """Return when this fault is over."""
+    async def _wait_for_end(self, fault: Fault) -> None:
         changed = asyncio.Event()
         self._faults.listen(changed.set)
         try:
@@ -107,15 +111,6 @@ def _cut(request: web.BaseRequest) -> None:
     raise ConnectionAbortedError("A fault is switched on: the connection is cut.")
 
 
-MAX_BODY_BYTES = 1024 * 1024
-BODY_TIMEOUT_S = 30.0
-SHUTDOWN_TIMEOUT_S = 0.5
-OLDEST_API_VERSION = "2017-04"
-
-_API_VERSION = re.compile(r"\d{4}-\d{2}", re.ASCII)
-_log = logging.getLogger(__name__)
-
-
 class Endpoint:
     def __init__(
         self,
@@ -130,57 +125,57 @@ class Endpoint:
         self._operations = operations
         self._control = control
         self._authority = authority
-        self._troubles = Troubles(faults)
+        self._fault_injector = FaultInjector(faults)
         self._clock = clock
         self._name = name
         self._amqp = amqp
-        # Compressed bodies stay compressed, and so are refused: nobody sends them, and they hide their size.
+        # Compressed bodies are refused: no client sends them, and they hide their size.
         self._server = web.Server(self._answer, access_log=None, auto_decompress=False, handler_cancellation=True)
 
     def protocol(self) -> asyncio.Protocol:
-        """A protocol for one new connection."""
+        """The protocol of a new connection."""
         return self._server()
 
     async def close(self) -> None:
         await self._server.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        answer = await self._find_answer(request)
+        answer = await self._route(request)
         if not answer.prepared:
-            # Whoever compares clocks compares with the namespace's, which a test may own.
+            # Clients that compare clocks need the namespace's clock, which a test may control.
             answer.headers["Date"] = formatdate(self._clock.now_ms() / 1000, usegmt=True)
         return answer
 
-    async def _find_answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         raw_path, _, raw_query = request.raw_path.partition("?")
         if raw_path == websocket.PATH:
             return await websocket.carry_amqp(request, self._amqp)
         try:
             target = parse_target(raw_path)
             query = dict(parse_qsl(raw_query, keep_blank_values=True, max_num_fields=32))
-            if target.kind is Kind.CONTROL:
+            if target.kind is TargetKind.CONTROL:
                 return await self._control.answer(request, target, query, await _body(request))
             return await self._administer(request, target, query)
         except BrokerError as error:
-            return self._refuse(error.http_status, describe(error))
+            return self._refuse(error.http_status, _detail(error))
         except TimeoutError:
             return self._refuse(408, f"SubCode=40800. The body did not arrive within {BODY_TIMEOUT_S:.0f} s.")
         except ConnectionAbortedError as error:
-            # Nobody is left to read the answer.
+            # The connection is gone, so nobody reads this answer.
             return self._refuse(503, str(error))
         except ValueError as error:
             return self._refuse(400, f"SubCode=40000. The request cannot be read: {error}.")
-        except Exception:  # the outermost frame of a request: a bug must not take the connection down
+        except Exception:  # a bug must not break the connection
             _log.exception("A request to %s failed.", raw_path[:256])
-            return self._refuse(500, "SubCode=50000. The server failed to answer; its log says why.")
+            return self._refuse(500, "SubCode=50000. The server failed to answer. Its log says why.")
 
     async def _administer(self, request: web.BaseRequest, target: Target, query: dict[str, str]) -> web.StreamResponse:
-        await self._troubles.cause(request)
+        await self._fault_injector.apply(request)
         now_ms = self._clock.now_ms()
         self._require_right(request, target, now_ms)
-        page = Page(self._name, request.headers.get("Host", "localhost"), _api_version(query))
+        context = RequestContext(self._name, request.headers.get("Host", "localhost"), _api_version(query))
         body = await _body(request)
-        call = Call(request.method, target, query, request.headers, body, page, now_ms)
+        call = AdministrationRequest(request.method, target, query, request.headers, body, context, now_ms)
         reply = await self._operations.run(call)
         headers = {"Content-Type": reply.content_type}
         if reply.etag is not None:
@@ -190,34 +185,34 @@ class Endpoint:
     def _require_right(self, request: web.BaseRequest, target: Target, now_ms: int) -> None:
         token = request.headers.get("Authorization")
         if not token:
-            raise UnauthorizedError("MissingToken: The request has no Authorization header with a token.")
+            raise UnauthorizedError("MissingToken: The request has no token in an Authorization header.")
         grant = self._authority.check(token, target.path, now_ms)
-        right = LISTEN if target.kind in (Kind.RULE, Kind.RULES) else MANAGE
+        right = LISTEN if target.kind in (TargetKind.RULE, TargetKind.RULES) else MANAGE
         if not grant.allows(target.path, right):
             raise UnauthorizedError(f"MissingClaim: {right} claim is required for this operation on '{target.path}'.")
 
     def _refuse(self, status: int, description: str) -> web.Response:
-        body = refusal_body(status, description, self._clock.now_ms())
-        return web.Response(status=status, body=body, headers={"Content-Type": CONTENT_TYPE})
+        body = error_body(status, description, self._clock.now_ms())
+        return web.Response(status=status, body=body, headers={"Content-Type": ERROR_CONTENT_TYPE})
 
 
 def _api_version(query: dict[str, str]) -> str:
     version = query.get("api-version", OLDEST_API_VERSION)
     if _API_VERSION.fullmatch(version) is None:
-        raise InvalidError(f"api-version is '{version[:64]}': expected a version such as 2021-05.")
+        raise InvalidError(f"api-version is '{version[:64]}'. Use a version such as 2021-05.")
     return version
 
 
 async def _body(request: web.BaseRequest) -> bytes:
-    """The whole body, if it is small and arrives in time."""
+    """Read the whole body, if it is small enough and arrives in time."""
     if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise InvalidError("The body is compressed: send it as it is.")
+        raise InvalidError("The body is compressed. Send it uncompressed.")
     chunks: list[bytes] = []
     size = 0
     async with asyncio.timeout(BODY_TIMEOUT_S):
         async for chunk in request.content.iter_any():
             size += len(chunk)
             if size > MAX_BODY_BYTES:
-                raise InvalidError(f"The body has more than {MAX_BODY_BYTES} bytes.")
+                raise InvalidError(f"The body has more than {MAX_BODY_BYTES} bytes, which is the maximum.")
             chunks.append(chunk)
     return b"".join(chunks)

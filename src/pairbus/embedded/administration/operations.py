@@ -1,13 +1,11 @@
-"""What the administration endpoint does for each target and method.
+"""The administration operations: what each method does with the resource that a path names.
 
-Creating is PUT without `If-Match`, updating is PUT with it (`*` or the entity's ETag). Lists are sorted by
-name and come in pages of at most 100. What involves more than one entity is checked here: whether the target
-of a forward exists, and whether the caller may send to it.
+Clients write the slashes of an entity's name as they are or as %2F. `Subscriptions` and `Rules` are recognised in any
+case; every other name is a queue or a topic.
 
-What a request's path names.
-
-Clients write an entity's slashes as they are or as %2F; both mean the same. `Subscriptions` and `Rules` are
-recognised in any case. A name that is not one of these shapes is a queue or a topic.
+PUT creates without `If-Match`, and updates with it (`*` or the entity's ETag). Lists are sorted by name and have pages
+of at most 100. Checks that involve several entities are made here: whether a forward target exists, and whether the
+caller may send to it.
 """
 
 import re
@@ -19,7 +17,7 @@ from urllib.parse import unquote
 from xml.etree.ElementTree import Element as XmlElement
 
 from pairbus.embedded.administration import atom
-from pairbus.embedded.administration.atom import Entry, Page
+from pairbus.embedded.administration.atom import AtomEntry, RequestContext
 from pairbus.embedded.administration.elements import local_name, read_rule
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.entities.descriptions import (
@@ -29,7 +27,9 @@ from pairbus.embedded.entities.descriptions import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
+    forward_targets,
 )
+from pairbus.embedded.entities.entity import EntityTimes
 from pairbus.embedded.entities.paths import rule_path, subscription_path
 from pairbus.embedded.errors import (
     EntityNotFoundError,
@@ -44,7 +44,7 @@ from pairbus.embedded.security import Authority
 MAX_PATH_LENGTH = 1_024
 
 
-class Kind(Enum):
+class TargetKind(Enum):
     NAMESPACE = "namespace"
     QUEUES = "queues"
     TOPICS = "topics"
@@ -58,65 +58,67 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    kind: Kind
+    kind: TargetKind
     path: str
-    """The whole path, decoded, without slashes around it."""
+    """The whole decoded path, without leading and trailing slashes."""
     entity: str = ""
     subscription: str = ""
     rule: str = ""
 
 
 def parse_target(raw_path: str) -> Target:
-    """The target of a raw request path (without its query)."""
+    """The target of a raw request path without its query."""
     if len(raw_path) > MAX_PATH_LENGTH:
-        raise InvalidError(f"The path has {len(raw_path)} characters: at most {MAX_PATH_LENGTH} are allowed.")
+        raise InvalidError(f"The path has {len(raw_path)} characters. At most {MAX_PATH_LENGTH} are allowed.")
     path = unquote(raw_path, errors="replace").strip("/")
     if not path:
-        raise InvalidError("The path names no entity: put the entity's name behind the host.")
+        raise InvalidError("The path names no entity. Put the entity's name after the host.")
     segments = path.split("/")
     words = [segment.lower() for segment in segments]
     match words:
         case ["$namespaceinfo"]:
-            return Target(Kind.NAMESPACE, path)
+            return Target(TargetKind.NAMESPACE, path)
         case ["$resources", "queues"]:
-            return Target(Kind.QUEUES, path)
+            return Target(TargetKind.QUEUES, path)
         case ["$resources", "topics"]:
-            return Target(Kind.TOPICS, path)
+            return Target(TargetKind.TOPICS, path)
         case ["$pairbus", *_]:
-            return Target(Kind.CONTROL, path)
+            return Target(TargetKind.CONTROL, path)
         case [word, *_] if word.startswith("$"):
             raise EntityNotFoundError(f"'{path}' is not a resource of this namespace.")
         case [_, *_, "subscriptions"]:
-            return Target(Kind.SUBSCRIPTIONS, path, "/".join(segments[:-1]))
+            return Target(TargetKind.SUBSCRIPTIONS, path, "/".join(segments[:-1]))
         case [_, *_, "subscriptions", _]:
-            return Target(Kind.SUBSCRIPTION, path, "/".join(segments[:-2]), segments[-1])
+            return Target(TargetKind.SUBSCRIPTION, path, "/".join(segments[:-2]), segments[-1])
         case [_, *_, "subscriptions", _, "rules"]:
-            return Target(Kind.RULES, path, "/".join(segments[:-3]), segments[-2])
+            return Target(TargetKind.RULES, path, "/".join(segments[:-3]), segments[-2])
         case [_, *_, "subscriptions", _, "rules", _]:
-            return Target(Kind.RULE, path, "/".join(segments[:-4]), segments[-3], segments[-1])
-    return Target(Kind.ENTITY, path, path)
+            return Target(TargetKind.RULE, path, "/".join(segments[:-4]), segments[-3], segments[-1])
+    return Target(TargetKind.ENTITY, path, path)
 
 
 PAGE_SIZE = 100
 ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE = "application/atom+xml;type=feed;charset=utf-8"
-FORWARD_TOKEN_HEADER = "ServiceBusSupplementaryAuthorization"  # noqa: S105 — a header's name
-DEAD_LETTER_TOKEN_HEADER = "ServiceBusDlqSupplementaryAuthorization"  # noqa: S105
+FORWARD_TOKEN_HEADERS = {
+    "ForwardTo": "ServiceBusSupplementaryAuthorization",
+    "ForwardDeadLetteredMessagesTo": "ServiceBusDlqSupplementaryAuthorization",
+}
 
 _NAME_FILTER = re.compile(r"\s*startswith\(\s*path\s*,\s*'((?:[^']|'')*)'\s*\)(?:\s+eq\s+true)?\s*", re.IGNORECASE)
-_T = TypeVar("_T")
+_D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One request, with its token already checked for the target."""
+class AdministrationRequest:
+    """A request whose token has been checked for the target."""
 
     method: str
     target: Target
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
-    page: Page
+    context: RequestContext
     now_ms: int
 
     @property
@@ -125,20 +127,11 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AdministrationResponse:
     status: int
     body: str = ""
     content_type: str = ENTRY_TYPE
     etag: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _At:
-    """A rule has one time only; an entry wants three."""
-
-    created_ms: int
-    updated_ms: int
-    accessed_ms: int
 
 
 class Operations:
@@ -149,59 +142,55 @@ class Operations:
         self._name = name
         self._created_ms = created_ms
 
-    async def run(self, call: Call) -> Reply:
-        match call.method, call.target.kind:
-            case "GET", Kind.NAMESPACE:
-                return self._namespace(call)
-            case "GET", Kind.QUEUES:
-                return self._list(
-                    call, "Queues", self._broker.list_queues(), lambda queue: queue.name, self._queue_entry
-                )
-            case "GET", Kind.TOPICS:
-                return self._list(
-                    call, "Topics", self._broker.list_topics(), lambda topic: topic.name, self._topic_entry
-                )
-            case "GET", Kind.SUBSCRIPTIONS:
-                subscriptions = self._broker.list_subscriptions(call.target.entity)
-                return self._list(
-                    call, "Subscriptions", subscriptions, lambda item: item.name, self._subscription_entry
-                )
-            case "GET", Kind.RULES:
-                rules = self._broker.list_rules(call.target.entity, call.target.subscription)
-                return self._list(call, "Rules", rules, lambda rule: rule.name, self._rule_entry)
-            case "GET", Kind.ENTITY | Kind.SUBSCRIPTION | Kind.RULE:
-                return self._found(call, self._entry_of(call), 200)
-            case "PUT", Kind.ENTITY:
-                return await self._put_entity(call)
-            case "PUT", Kind.SUBSCRIPTION:
-                return await self._put_subscription(call)
-            case "PUT", Kind.RULE:
-                return await self._put_rule(call)
-            case "DELETE", Kind.ENTITY | Kind.SUBSCRIPTION | Kind.RULE:
-                await self._broker.delete(_canonical_path(call.target))
-                return Reply(200)
+    async def run(self, request: AdministrationRequest) -> AdministrationResponse:
+        match request.method, request.target.kind:
+            case "GET", TargetKind.NAMESPACE:
+                return self._namespace(request)
+            case "GET", TargetKind.QUEUES:
+                return self._list(request, "Queues", self._broker.list_queues(), self._queue_entry)
+            case "GET", TargetKind.TOPICS:
+                return self._list(request, "Topics", self._broker.list_topics(), self._topic_entry)
+            case "GET", TargetKind.SUBSCRIPTIONS:
+                subscriptions = self._broker.list_subscriptions(request.target.entity)
+                return self._list(request, "Subscriptions", subscriptions, self._subscription_entry)
+            case "GET", TargetKind.RULES:
+                rules = self._broker.list_rules(request.target.entity, request.target.subscription)
+                return self._list(request, "Rules", rules, self._rule_entry)
+            case "GET", TargetKind.ENTITY | TargetKind.SUBSCRIPTION | TargetKind.RULE:
+                return self._entry_response(request, self._entry_of(request), 200)
+            case "PUT", TargetKind.ENTITY:
+                return await self._put_entity(request)
+            case "PUT", TargetKind.SUBSCRIPTION:
+                return await self._put_subscription(request)
+            case "PUT", TargetKind.RULE:
+                return await self._put_rule(request)
+            case "DELETE", TargetKind.ENTITY | TargetKind.SUBSCRIPTION | TargetKind.RULE:
+                await self._broker.delete(_canonical_path(request.target))
+                return AdministrationResponse(200)
             case _:
-                raise NotAllowedError(f"{call.method} is not possible on '{call.target.path}'.")
+                raise NotAllowedError(f"{request.method} is not supported on '{request.target.path}'.")
 
-    def _namespace(self, call: Call) -> Reply:
+    def _namespace(self, request: AdministrationRequest) -> AdministrationResponse:
         content = atom.namespace_content(self._name, self._created_ms, self._created_ms)
-        times = _At(self._created_ms, self._created_ms, self._created_ms)
-        entry = Entry(call.target.path, self._name, times, content)
-        return Reply(200, atom.write_entry(call.page, entry))
+        times = EntityTimes(self._created_ms, self._created_ms, self._created_ms)
+        entry = AtomEntry(request.target.path, self._name, times, content)
+        return AdministrationResponse(200, atom.write_entry(request.context, entry))
 
-    # Reading
+    # -- reading
 
-    def _entry_of(self, call: Call) -> Entry:
-        target = call.target
-        if target.kind is Kind.RULE:
-            return self._rule_entry(call, self._broker.get_rule(target.entity, target.subscription, target.rule))
-        if target.kind is Kind.SUBSCRIPTION:
-            return self._subscription_entry(call, self._broker.get_subscription(target.entity, target.subscription))
+    def _entry_of(self, request: AdministrationRequest) -> AtomEntry:
+        target = request.target
+        if target.kind is TargetKind.RULE:
+            return self._rule_entry(request, self._broker.get_rule(target.entity, target.subscription, target.rule))
+        if target.kind is TargetKind.SUBSCRIPTION:
+            return self._subscription_entry(request, self._broker.get_subscription(target.entity, target.subscription))
         entity = self._find(target.entity)
         if entity is None:
             raise EntityNotFoundError(f"The messaging entity '{target.entity}' could not be found.")
         return (
-            self._queue_entry(call, entity) if isinstance(entity, QueueDescription) else self._topic_entry(call, entity)
+            self._queue_entry(request, entity)
+            if isinstance(entity, QueueDescription)
+            else self._topic_entry(request, entity)
         )
 
     def _find(self, name: str) -> QueueDescription | TopicDescription | None:
@@ -212,20 +201,20 @@ class Operations:
                 continue
         return None
 
-    def _queue_entry(self, call: Call, queue: QueueDescription) -> Entry:
+    def _queue_entry(self, request: AdministrationRequest, queue: QueueDescription) -> AtomEntry:
         times = self._broker.times(queue.name)
-        content = atom.queue_content(call.page, queue, self._broker.counts(queue.name), times)
-        return Entry(queue.name, queue.name, times, content)
+        content = atom.queue_content(request.context, queue, self._broker.counts(queue.name), times)
+        return AtomEntry(queue.name, queue.name, times, content)
 
-    def _topic_entry(self, call: Call, topic: TopicDescription) -> Entry:
+    def _topic_entry(self, request: AdministrationRequest, topic: TopicDescription) -> AtomEntry:
         times = self._broker.times(topic.name)
         counts = self._broker.counts(topic.name)
-        content = atom.topic_content(call.page, topic, counts, times, self._filter_counts(call, topic.name))
-        return Entry(topic.name, topic.name, times, content)
+        content = atom.topic_content(request.context, topic, counts, times, self._filter_counts(request, topic.name))
+        return AtomEntry(topic.name, topic.name, times, content)
 
-    def _filter_counts(self, call: Call, topic: str) -> tuple[int, int]:
-        """SQL filters, to which true and false ones belong, and correlation filters of all its subscriptions."""
-        if call.page.api_version < atom.FILTER_COUNTS_SINCE:
+    def _filter_counts(self, request: AdministrationRequest, topic: str) -> tuple[int, int]:
+        """The numbers of SQL filters (including true and false filters) and correlation filters of a topic."""
+        if request.context.api_version < atom.FILTER_COUNTS_SINCE:
             return 0, 0
         correlation = total = 0
         for subscription in self._broker.list_subscriptions(topic):
@@ -234,155 +223,157 @@ class Operations:
             correlation += sum(isinstance(rule.filter, CorrelationFilter) for rule in rules)
         return total - correlation, correlation
 
-    def _subscription_entry(self, call: Call, subscription: SubscriptionDescription) -> Entry:
+    def _subscription_entry(self, request: AdministrationRequest, subscription: SubscriptionDescription) -> AtomEntry:
         path = subscription_path(subscription.topic, subscription.name)
         times = self._broker.times(path)
-        content = atom.subscription_content(call.page, subscription, self._broker.counts(path), times)
-        return Entry(path, subscription.name, times, content)
+        content = atom.subscription_content(request.context, subscription, self._broker.counts(path), times)
+        return AtomEntry(path, subscription.name, times, content)
 
-    def _rule_entry(self, call: Call, rule: RuleDescription) -> Entry:
-        path = rule_path(call.target.entity, call.target.subscription, rule.name)
-        times = _At(rule.created_ms, rule.created_ms, rule.created_ms)
-        return Entry(path, rule.name, times, atom.rule_content(rule))
+    def _rule_entry(self, request: AdministrationRequest, rule: RuleDescription) -> AtomEntry:
+        path = rule_path(request.target.entity, request.target.subscription, rule.name)
+        times = EntityTimes(rule.created_ms, rule.created_ms, rule.created_ms)
+        return AtomEntry(path, rule.name, times, atom.rule_content(rule))
 
     def _list(
         self,
-        call: Call,
+        request: AdministrationRequest,
         title: str,
-        items: Sequence[_T],
-        name_of: Callable[[_T], str],
-        entry_of: Callable[[Call, _T], Entry],
-    ) -> Reply:
-        skip = _whole_number(call.query, "$skip", 0)
-        top = min(_whole_number(call.query, "$top", PAGE_SIZE), PAGE_SIZE)
-        prefix = _name_prefix(call.query)
-        chosen = [item for item in items if name_of(item).lower().startswith(prefix)] if prefix else items
-        entries = [entry_of(call, item) for item in chosen[skip : skip + top]]
+        items: Sequence[_D],
+        entry_of: Callable[[AdministrationRequest, _D], AtomEntry],
+    ) -> AdministrationResponse:
+        skip = _whole_number(request.query, "$skip", 0)
+        top = min(_whole_number(request.query, "$top", PAGE_SIZE), PAGE_SIZE)
+        prefix = _name_prefix(request.query)
+        chosen = [item for item in items if item.name.lower().startswith(prefix)] if prefix else items
+        entries = [entry_of(request, item) for item in chosen[skip : skip + top]]
         following = skip + top
         more = top > 0 and following < len(chosen)
         next_query = f"$skip={following}&$top={top}&" if more else None
-        feed = atom.write_feed(call.page, call.target.path, title, entries, next_query, call.now_ms)
-        return Reply(200, feed, FEED_TYPE)
+        feed = atom.write_feed(request.context, request.target.path, title, entries, next_query, request.now_ms)
+        return AdministrationResponse(200, feed, FEED_TYPE)
 
-    def _found(self, call: Call, entry: Entry, status: int) -> Reply:
-        return Reply(status, atom.write_entry(call.page, entry), etag=_etag(entry.times))
+    def _entry_response(self, request: AdministrationRequest, entry: AtomEntry, status: int) -> AdministrationResponse:
+        return AdministrationResponse(status, atom.write_entry(request.context, entry), etag=_etag(entry.times))
 
-    # Creating and updating
+    # -- creating and updating
 
-    async def _put_entity(self, call: Call) -> Reply:
-        root = atom.parse_content(call.body)
-        current = self._find(call.target.entity)
+    async def _put_entity(self, request: AdministrationRequest) -> AdministrationResponse:
+        root = atom.parse_content(request.body)
+        current = self._find(request.target.entity)
         kind = local_name(root)
         if kind not in ("QueueDescription", "TopicDescription"):
-            raise InvalidError(f"The content is a {kind[:64]}: expected a QueueDescription or a TopicDescription.")
-        if call.if_match is not None and current is None:
-            raise EntityNotFoundError(f"The messaging entity '{call.target.entity}' could not be found.")
-        if call.if_match is None or current is None:
-            return await self._create_entity(call, root, kind)
-        self._require_match(call, current.name)
-        return await self._update_entity(call, root, kind, current)
+            raise InvalidError(f"The content is a {kind[:64]}. It must be a QueueDescription or a TopicDescription.")
+        if request.if_match is not None and current is None:
+            raise EntityNotFoundError(f"The messaging entity '{request.target.entity}' could not be found.")
+        if request.if_match is None or current is None:
+            return await self._create_entity(request, root, kind)
+        self._require_match(request, current.name)
+        return await self._update_entity(request, root, kind, current)
 
-    async def _create_entity(self, call: Call, root: XmlElement, kind: str) -> Reply:
-        name = call.target.entity
+    async def _create_entity(
+        self, request: AdministrationRequest, root: XmlElement, kind: str
+    ) -> AdministrationResponse:
+        name = request.target.entity
         if kind == "QueueDescription":
             start = QueueDescription(name, max_message_size_in_kilobytes=self._message_kilobytes)
-            queue = atom.read_queue(root, start, call.now_ms)
+            queue = atom.read_queue(root, start, request.now_ms)
             queue.validate()
             self._require_size(queue)
-            self._require_forwards(call, queue)
-            return self._found(call, self._queue_entry(call, await self._broker.create_queue(queue)), 201)
+            self._require_forwards(request, queue)
+            return self._entry_response(
+                request, self._queue_entry(request, await self._broker.create_queue(queue)), 201
+            )
         blank = TopicDescription(name, max_message_size_in_kilobytes=self._message_kilobytes)
-        topic = atom.read_topic(root, blank, call.now_ms)
+        topic = atom.read_topic(root, blank, request.now_ms)
         topic.validate()
         self._require_size(topic)
-        return self._found(call, self._topic_entry(call, await self._broker.create_topic(topic)), 201)
+        return self._entry_response(request, self._topic_entry(request, await self._broker.create_topic(topic)), 201)
 
     async def _update_entity(
-        self, call: Call, root: XmlElement, kind: str, current: QueueDescription | TopicDescription
-    ) -> Reply:
+        self, request: AdministrationRequest, root: XmlElement, kind: str, current: QueueDescription | TopicDescription
+    ) -> AdministrationResponse:
         if kind != type(current).__name__:
-            raise InvalidError(f"'{current.name}' cannot be updated with a {kind}: it has a {type(current).__name__}.")
+            raise InvalidError(f"'{current.name}' has a {type(current).__name__} and cannot be updated with a {kind}.")
         if isinstance(current, QueueDescription):
-            queue = atom.read_queue(root, current, call.now_ms)
+            queue = atom.read_queue(root, current, request.now_ms)
             queue.validate_change(current)
             self._require_size(queue)
-            self._require_forwards(call, queue)
-            return self._found(call, self._queue_entry(call, await self._broker.update_queue(queue)), 200)
-        topic = atom.read_topic(root, current, call.now_ms)
+            self._require_forwards(request, queue)
+            return self._entry_response(
+                request, self._queue_entry(request, await self._broker.update_queue(queue)), 200
+            )
+        topic = atom.read_topic(root, current, request.now_ms)
         topic.validate_change(current)
         self._require_size(topic)
-        return self._found(call, self._topic_entry(call, await self._broker.update_topic(topic)), 200)
+        return self._entry_response(request, self._topic_entry(request, await self._broker.update_topic(topic)), 200)
 
-    async def _put_subscription(self, call: Call) -> Reply:
-        root = atom.parse_content(call.body)
+    async def _put_subscription(self, request: AdministrationRequest) -> AdministrationResponse:
+        root = atom.parse_content(request.body)
         if local_name(root) != "SubscriptionDescription":
-            raise InvalidError(f"The content is a {local_name(root)[:64]}: expected a SubscriptionDescription.")
-        topic = self._broker.get_topic(call.target.entity).name
-        if call.if_match is None:
-            subscription = atom.read_subscription(root, SubscriptionDescription(topic, call.target.subscription))
+            raise InvalidError(f"The content is a {local_name(root)[:64]}. It must be a SubscriptionDescription.")
+        topic = self._broker.get_topic(request.target.entity).name
+        if request.if_match is None:
+            subscription = atom.read_subscription(root, SubscriptionDescription(topic, request.target.subscription))
             subscription.validate()
-            self._require_forwards(call, subscription)
+            self._require_forwards(request, subscription)
             created = await self._broker.create_subscription(subscription)
-            return self._found(call, self._subscription_entry(call, created), 201)
-        current = self._broker.get_subscription(topic, call.target.subscription)
-        self._require_match(call, subscription_path(topic, current.name))
+            return self._entry_response(request, self._subscription_entry(request, created), 201)
+        current = self._broker.get_subscription(topic, request.target.subscription)
+        self._require_match(request, subscription_path(topic, current.name))
         subscription = replace(atom.read_subscription(root, current), default_rule=None)
         subscription.validate_change(current)
-        self._require_forwards(call, subscription)
+        self._require_forwards(request, subscription)
         updated = await self._broker.update_subscription(subscription)
-        return self._found(call, self._subscription_entry(call, updated), 200)
+        return self._entry_response(request, self._subscription_entry(request, updated), 200)
 
-    async def _put_rule(self, call: Call) -> Reply:
-        root = atom.parse_content(call.body)
+    async def _put_rule(self, request: AdministrationRequest) -> AdministrationResponse:
+        root = atom.parse_content(request.body)
         if local_name(root) != "RuleDescription":
-            raise InvalidError(f"The content is a {local_name(root)[:64]}: expected a RuleDescription.")
-        topic, subscription = call.target.entity, call.target.subscription
-        rule = replace(read_rule(root, call.target.rule), created_ms=call.now_ms)
+            raise InvalidError(f"The content is a {local_name(root)[:64]}. It must be a RuleDescription.")
+        topic, subscription = request.target.entity, request.target.subscription
+        rule = replace(read_rule(root, request.target.rule), created_ms=request.now_ms)
         rule.validate()
-        if call.if_match is None:
+        if request.if_match is None:
             created = await self._broker.create_rule(topic, subscription, rule)
-            return self._found(call, self._rule_entry(call, created), 201)
-        current = self._broker.get_rule(topic, subscription, call.target.rule)
+            return self._entry_response(request, self._rule_entry(request, created), 201)
+        current = self._broker.get_rule(topic, subscription, request.target.rule)
         changed = replace(rule, name=current.name, created_ms=current.created_ms)
         updated = await self._broker.update_rule(topic, subscription, changed)
-        return self._found(call, self._rule_entry(call, updated), 200)
+        return self._entry_response(request, self._rule_entry(request, updated), 200)
 
-    # What must hold
+    # -- checks
 
-    def _require_match(self, call: Call, path: str) -> None:
+    def _require_match(self, request: AdministrationRequest, path: str) -> None:
         etag = _etag(self._broker.times(path))
-        if call.if_match not in ("*", etag):
-            raise PreconditionFailedError(f"'{path}' has changed since: its ETag is {etag}, not {call.if_match}.")
+        if request.if_match not in ("*", etag):
+            raise PreconditionFailedError(f"'{path}' has changed: its ETag is {etag}, not {request.if_match}.")
 
     def _require_size(self, entity: QueueDescription | TopicDescription) -> None:
-        """A size of its own for an entity's messages belongs to the Premium tier."""
+        """Only the Premium tier has a message size per entity."""
         if entity.max_message_size_in_kilobytes != self._message_kilobytes:
             raise InvalidError(
-                f"MaxMessageSizeInKilobytes is {entity.max_message_size_in_kilobytes}: in this namespace it"
-                " is"
-                f" {self._message_kilobytes} for every entity."
+                f"MaxMessageSizeInKilobytes is {entity.max_message_size_in_kilobytes}."
+                f" In this namespace it is {self._message_kilobytes} for every entity."
             )
 
-    def _require_forwards(self, call: Call, entity: QueueDescription | SubscriptionDescription) -> None:
-        for element, path, header in (
-            ("ForwardTo", entity.forward_to, FORWARD_TOKEN_HEADER),
-            ("ForwardDeadLetteredMessagesTo", entity.forward_dead_lettered_messages_to, DEAD_LETTER_TOKEN_HEADER),
-        ):
-            if path is None:
-                continue
-            itself = isinstance(entity, QueueDescription) and path.lower() == entity.name.lower()
-            if self._find(path) is None and not itself:
+    def _require_forwards(
+        self, request: AdministrationRequest, entity: QueueDescription | SubscriptionDescription
+    ) -> None:
+        for element, path in forward_targets(entity):
+            is_itself = isinstance(entity, QueueDescription) and path.lower() == entity.name.lower()
+            if self._find(path) is None and not is_itself:
                 raise InvalidError(f"{element} names '{path}', which is not a queue or topic of this namespace.")
-            if not self._may_send(call, path, header):
+            header = FORWARD_TOKEN_HEADERS[element]
+            if not self._may_send(request, path, header):
                 raise UnauthorizedError(
-                    f"{element} needs the right to send to '{path}': give a token for it in {header}."
+                    f"{element} needs the right to send to '{path}'. Pass a token for it in {header}."
                 )
 
-    def _may_send(self, call: Call, path: str, header: str) -> bool:
-        """Whether the token given for the forward, or the request's own, reaches the target."""
-        for token in (call.headers.get(header), call.headers.get("Authorization")):
+    def _may_send(self, request: AdministrationRequest, path: str, header: str) -> bool:
+        """Whether the token for forwarding, or the request's own token, allows sending to the path."""
+        for token in (request.headers.get(header), request.headers.get("Authorization")):
             try:
-                if token and self._authority.check(token, path, call.now_ms).allows(path, SEND):
+                if token and self._authority.check(token, path, request.now_ms).allows(path, SEND):
                     return True
             except UnauthorizedError:
                 continue
@@ -391,15 +382,15 @@ class Operations:
 
 def _canonical_path(target: Target) -> str:
     match target.kind:
-        case Kind.RULE:
+        case TargetKind.RULE:
             return rule_path(target.entity, target.subscription, target.rule)
-        case Kind.SUBSCRIPTION:
+        case TargetKind.SUBSCRIPTION:
             return subscription_path(target.entity, target.subscription)
         case _:
             return target.entity
 
 
-def _etag(times: atom.EntityTimes) -> str:
+def _etag(times: EntityTimes) -> str:
     return f'"{times.updated_ms}"'
 
 
@@ -408,7 +399,7 @@ def _whole_number(query: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise InvalidError(f"{name} is '{text[:64]}': it must be a whole number, 0 or more.")
+        raise InvalidError(f"{name} is '{text[:64]}'. It must be a whole number, 0 or more.")
     return int(text)
 
 
@@ -418,5 +409,5 @@ def _name_prefix(query: Mapping[str, str]) -> str:
         return ""
     match = _NAME_FILTER.fullmatch(text)
     if match is None:
-        raise InvalidError(f"$filter is '{text[:64]}': only startswith(path, 'prefix') eq true is possible.")
+        raise InvalidError(f"$filter is '{text[:64]}'. Only startswith(path, 'prefix') eq true is supported.")
     return match[1].replace("''", "'").lower()

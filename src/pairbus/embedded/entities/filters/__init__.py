@@ -1,26 +1,22 @@
-"""Which messages a subscription's rule takes, and what its action makes of them.
+"""Filters and actions of rules: which messages a subscription gets, and what its actions change.
 
-`compile_filter` and `compile_action` turn a rule's description into functions of a message (`MessageView`); a bad
-expression is refused here, with one sentence. What they return may raise `EvaluationError` when it meets a message
-it makes no sense for (`price > 10` where the price is text); nothing else. Both are meant to be called once per rule
-and their results kept.
-
-Correlation filters: every property they name must be equal in the message.
-
-Text is compared with its case. Numbers are equal when they are the same number, whatever their AMQP types. A message
-that lacks a named property, or holds another kind of value there, is not taken; nothing here can fail.
+`compile_filter` and `compile_action` turn a rule's description into functions of a message (`MessageView`). They refuse
+a bad expression with one sentence. The functions they return may raise `EvaluationError`, and nothing else, for a
+message they cannot be evaluated on (`price > 10` where the price is text). Compile each rule once and keep the result.
 """
 
 from collections.abc import Callable
 from uuid import UUID, uuid4
 
 from pairbus.embedded.entities.descriptions import (
+    CORRELATION_FIELDS,
     CorrelationFilter,
     FalseFilter,
     RuleFilter,
     SqlAction,
     SqlFilter,
     TrueFilter,
+    element_name,
 )
 from pairbus.embedded.entities.filters.actions import compile_statement
 from pairbus.embedded.entities.filters.compiling import Compiler
@@ -43,7 +39,7 @@ MAX_STATEMENTS = 32
 
 
 def compile_filter(rule_filter: RuleFilter, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MessageView], bool]:
-    """The test a rule makes. `new_id` is where `newid()` gets its values from."""
+    """The filter as a test of messages. `new_id` supplies the values of `newid()`."""
     try:
         return _compile_filter(rule_filter, new_id)
     except EvaluationError as error:
@@ -57,7 +53,7 @@ def _compile_filter(rule_filter: RuleFilter, new_id: Callable[[], UUID]) -> Call
         case FalseFilter():
             return lambda view: False
         case CorrelationFilter():
-            return compile_correlation(rule_filter)
+            return _compile_correlation(rule_filter)
         case SqlFilter(expression, parameters):
             tree = parse_filter(expression)
             test = Compiler("filter", parameters, new_id).predicate(tree)
@@ -65,37 +61,29 @@ def _compile_filter(rule_filter: RuleFilter, new_id: Callable[[], UUID]) -> Call
 
 
 def compile_action(action: SqlAction, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MutableMessageView], None]:
-    """What a rule does to its copy of a message it took."""
+    """The action as a function that changes a copy of a message."""
     statements = parse_action(action.expression)
     if len(statements) > MAX_STATEMENTS:
-        raise InvalidError(f"The SQL action has {len(statements)} statements: at most {MAX_STATEMENTS} are allowed.")
+        raise InvalidError(f"The SQL action has {len(statements)} statements. At most {MAX_STATEMENTS} are allowed.")
     try:
         compiler = Compiler("action", action.parameters, new_id)
     except EvaluationError as error:
         raise InvalidError(f"A parameter of the action cannot be used: {error}") from None
-    acts = tuple(compile_statement(statement, compiler) for statement in statements)
+    steps = tuple(compile_statement(statement, compiler) for statement in statements)
 
     def act(view: MutableMessageView) -> None:
-        for step in acts:
+        for step in steps:
             step(view)
 
     return act
 
 
-def compile_correlation(correlation: CorrelationFilter) -> Callable[[MessageView], bool]:
+def _compile_correlation(correlation: CorrelationFilter) -> Callable[[MessageView], bool]:
+    """Text is compared with its case, numbers by value whatever their AMQP types. This test never fails."""
     system = tuple(
-        (name, wanted)
-        for name, wanted in (
-            ("CorrelationId", correlation.correlation_id),
-            ("MessageId", correlation.message_id),
-            ("To", correlation.to),
-            ("ReplyTo", correlation.reply_to),
-            ("Label", correlation.label),
-            ("SessionId", correlation.session_id),
-            ("ReplyToSessionId", correlation.reply_to_session_id),
-            ("ContentType", correlation.content_type),
-        )
-        if wanted is not None
+        (element_name(field_name), wanted)
+        for field_name in CORRELATION_FIELDS
+        if (wanted := getattr(correlation, field_name)) is not None
     )
     application = tuple((name.lower(), plain(wanted)) for name, wanted in correlation.properties.items())
 

@@ -1,9 +1,8 @@
-"""Actions: `SET` and `REMOVE` statements, carried out one after the other on one copy of a message.
+"""Actions: `SET` and `REMOVE` statements, executed in order on one copy of a message.
 
-- A statement sees what the statements before it did. When one fails, what came before it stays done: the copy is then
-  of no use to anyone.
-- `SET` keeps the type a property has when the new value fits it (an int stays an int), else the value brings its own.
-- Unknown sets null. A system property takes only its own kind, text of at most the service's length.
+- A statement sees the changes of the statements before it. If one fails, the copy is discarded.
+- `SET` keeps the type of an existing property if the new value fits it (an int stays an int).
+- An unknown value sets null. A system property accepts only its own type, and text up to the service's length.
 """
 
 import struct
@@ -29,8 +28,8 @@ from pairbus.amqp.types import (
 )
 from pairbus.embedded.entities.filters.compiling import Compiler, Evaluate
 from pairbus.embedded.entities.filters.syntax import Property, RemoveProperty, Statement
-from pairbus.embedded.entities.filters.values import LONGEST_TEXT, EvaluationError, plain
-from pairbus.embedded.entities.filters.views import Kind, MutableMessageView, SystemProperty
+from pairbus.embedded.entities.filters.values import MAX_TEXT_LENGTH, EvaluationError, plain
+from pairbus.embedded.entities.filters.views import MutableMessageView, PropertyKind, SystemProperty
 
 Act = Callable[[MutableMessageView], None]
 
@@ -79,28 +78,28 @@ def _set_system(system: SystemProperty, evaluate: Evaluate) -> Act:
 
 def _checked(system: SystemProperty, value: object) -> object:
     match system.kind, value:
-        case Kind.TEXT, str(text):
+        case PropertyKind.TEXT, str(text):
             return _checked_text(system, text)
-        case Kind.TEXT, UUID():
+        case PropertyKind.TEXT, UUID():
             return str(value)
-        case Kind.BOOLEAN, bool():
+        case PropertyKind.BOOLEAN, bool():
             return value
-        case Kind.TIME, Timestamp():
+        case PropertyKind.TIME, Timestamp():
             return value
-        case Kind.DURATION, timedelta() as duration if duration >= timedelta():
+        case PropertyKind.DURATION, timedelta() as duration if duration >= timedelta():
             return duration
     raise EvaluationError(f"sys.{system.name} can only be set to {system.kind.value}.")
 
 
 def _checked_text(system: SystemProperty, text: str) -> str:
-    longest = system.longest or LONGEST_TEXT
-    if len(text) > longest:
-        raise EvaluationError(f"sys.{system.name} would have {len(text)} characters: at most {longest} are allowed.")
+    max_length = system.max_length or MAX_TEXT_LENGTH
+    if len(text) > max_length:
+        raise EvaluationError(f"sys.{system.name} would have {len(text)} characters. At most {max_length} are allowed.")
     return text
 
 
 def stored(value: Any, existing: object) -> object:
-    """The value as the message keeps it: in the existing property's number type if it fits, else in its own."""
+    """The value as the message stores it: in the existing property's number type if it fits, or in its own."""
     match value:
         case timedelta():
             return Described(Symbol("com.microsoft:timespan"), value // timedelta(microseconds=1) * 10)

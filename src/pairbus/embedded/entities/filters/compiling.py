@@ -1,11 +1,11 @@
-"""From a tree to functions of a message.
+"""Compiles the syntax tree of an expression to functions of a message.
 
-A predicate is true, false or unknown (None). Unknown comes from a property that is not there or holds null: every
-operator with an unknown operand is unknown, except that AND is false as soon as one part is false, OR is true as soon
-as one part is true, and IN only asks whether its left side is unknown. A filter takes a message when it is true.
+A predicate is true, false or unknown (None). A property that is missing or null is unknown. An operator with an unknown
+operand is unknown, with three exceptions: AND is false if one part is false, OR is true if one part is true, and IN
+only depends on whether its left side is unknown. A filter matches a message if it is true.
 
-Each node becomes one closure. The shapes most filters have (a property compared with a constant) get closures that
-look at the value's type once and are done; all others go through `values`.
+Each node becomes one closure. The most common form, a property compared with a constant, has a closure that checks the
+value's type once; all others go through `values`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,23 +14,23 @@ from uuid import UUID
 
 from pairbus.embedded.entities.filters.syntax import (
     LARGEST_INTEGER,
-    Chain,
-    Comparison,
+    AndOr,
+    Arithmetic,
+    Compare,
     Constant,
-    Existence,
+    Exists,
     Expression,
-    Junction,
-    Likeness,
-    Membership,
+    InList,
+    IsNull,
+    Like,
     NamedProperty,
-    Negation,
     NewId,
-    Nullness,
+    Not,
     Parameter,
     Predicate,
     Property,
     Signed,
-    refusal,
+    invalid,
 )
 from pairbus.embedded.entities.filters.values import (
     ARITHMETIC,
@@ -54,10 +54,10 @@ Test = Callable[[MessageView], bool | None]
 
 
 class Compiler:
-    """Compiles the parts of one expression. `what` is "filter" or "action" and only names it in refusals."""
+    """Compiles one expression. `kind`, "filter" or "action", names it in error messages."""
 
-    def __init__(self, what: str, parameters: Mapping[str, object], new_id: Callable[[], UUID]) -> None:
-        self._what = what
+    def __init__(self, kind: str, parameters: Mapping[str, object], new_id: Callable[[], UUID]) -> None:
+        self._kind = kind
         self._parameters = {name.lower(): plain(value) for name, value in parameters.items()}
         self._new_id = new_id
         self._terms = 0
@@ -65,25 +65,25 @@ class Compiler:
     def predicate(self, node: Predicate, depth: int = 1) -> Test:
         self._check_nesting(node.position, depth)
         match node:
-            case Comparison():
+            case Compare():
                 return self._comparison(node, depth)
-            case Junction(operator=operator):
+            case AndOr(operator=operator):
                 parts = tuple(self.predicate(part, depth + 1) for part in node.parts)
-                return _all_of(parts) if operator == "AND" else _any_of(parts)
-            case Negation(operand=operand):
+                return _logical(parts, operator == "OR")
+            case Not(operand=operand):
                 return _not(self.predicate(operand, depth + 1))
-            case Nullness(property=tested, negated=negated):
+            case IsNull(property=tested, negated=negated):
                 read = self.expression(tested, depth)
                 return (lambda view: read(view) is not None) if negated else (lambda view: read(view) is None)
-            case Existence(property=tested):
+            case Exists(property=tested):
                 return self._existence(tested, depth)
-            case Membership():
+            case InList():
                 return self._membership(node, depth)
-            case Likeness():
+            case Like():
                 return self._likeness(node, depth)
 
     def expression(self, node: Expression, depth: int = 1) -> Evaluate:
-        """A function of the message that gives the value as the message holds it; operators make it plain."""
+        """A function that returns the value as the message holds it. Operators convert it with `plain`."""
         self._check_nesting(node.position, depth)
         if isinstance(node, Constant | Parameter):
             value = self._constant(node)
@@ -98,7 +98,7 @@ class Compiler:
                 return lambda view: view.system_property(name)
             case Signed(sign=sign, operand=operand):
                 return _signed(negate if sign == "-" else affirm, self.expression(operand, depth + 1))
-            case Chain(first=first, rest=rest):
+            case Arithmetic(first=first, rest=rest):
                 steps = tuple((ARITHMETIC[symbol], self.expression(part, depth + 1)) for symbol, part in rest)
                 return _chain(self.expression(first, depth + 1), steps)
             case NewId():
@@ -114,12 +114,12 @@ class Compiler:
             try:
                 return self._parameters[node.name.lower()]
             except KeyError:
-                raise refusal(self._what, node.position, f"the parameter {node.name} has no value") from None
+                raise invalid(self._kind, node.position, f"the parameter {node.name} has no value") from None
         if type(node.value) is int and node.value > LARGEST_INTEGER:
-            raise refusal(self._what, node.position, f"{node.value} is larger than a 64 bit integer, {LARGEST_INTEGER}")
+            raise invalid(self._kind, node.position, f"{node.value} is larger than a 64 bit integer, {LARGEST_INTEGER}")
         return node.value
 
-    def _comparison(self, node: Comparison, depth: int) -> Test:
+    def _comparison(self, node: Compare, depth: int) -> Test:
         read = self.expression(node.left, depth + 1)
         other = self.expression(node.right, depth + 1)
         constant = _fixed_value(node.right, other)
@@ -140,12 +140,12 @@ class Compiler:
         folded = tested.name.lower()
         return lambda view: view.has_application_property(folded)
 
-    def _membership(self, node: Membership, depth: int) -> Test:
+    def _membership(self, node: InList, depth: int) -> Test:
         read = self.expression(node.left, depth + 1)
-        found, missed = not node.negated, node.negated
+        matches, differs = not node.negated, node.negated
         if all(isinstance(choice, Constant) and type(choice.value) is str for choice in node.choices):
             texts = frozenset(self._constant(choice) for choice in node.choices if isinstance(choice, Constant))
-            return _in_texts(read, texts, found)
+            return _in_texts(read, texts, matches)
         choices = tuple(self.expression(choice, depth + 1) for choice in node.choices)
 
         def test(view: MessageView) -> bool | None:
@@ -155,12 +155,12 @@ class Compiler:
             for choose in choices:
                 choice = plain(choose(view))
                 if choice is not None and equal(value, choice):
-                    return found
-            return missed
+                    return matches
+            return differs
 
         return test
 
-    def _likeness(self, node: Likeness, depth: int) -> Test:
+    def _likeness(self, node: Like, depth: int) -> Test:
         read = self.expression(node.left, depth + 1)
         wanted = not node.negated
         pattern = self.expression(node.pattern, depth + 1)
@@ -171,51 +171,39 @@ class Compiler:
         if any(text is None for text in texts):
             return _like_computed(read, pattern, escape, wanted)
         if any(type(text) is not str for text in texts):
-            raise refusal(self._what, node.pattern.position, "the pattern and the escape of LIKE must be text")
+            raise invalid(self._kind, node.pattern.position, "the pattern and the escape of LIKE must be text")
         try:
             matches = compile_pattern(*texts)
         except PatternError as error:
-            raise refusal(self._what, node.pattern.position, str(error)) from None
+            raise invalid(self._kind, node.pattern.position, str(error)) from None
         return _like(read, matches, wanted)
 
     def _check_nesting(self, position: int, depth: int) -> None:
         if depth > MAX_NESTING:
-            raise refusal(self._what, position, f"expressions may be nested {MAX_NESTING} deep, this one is deeper")
+            raise invalid(self._kind, position, f"expressions may be nested {MAX_NESTING} deep, and this one is deeper")
 
     def _count_term(self, position: int) -> None:
         self._terms += 1
         if self._terms > MAX_TERMS:
-            raise refusal(self._what, position, f"at most {MAX_TERMS} values and properties are allowed")
+            raise invalid(self._kind, position, f"at most {MAX_TERMS} values and properties are allowed")
 
 
 def _fixed_value(node: Expression, evaluate: Evaluate) -> Any:
-    """The value of a constant or a parameter, known before any message; None for NULL and for all else."""
+    """The value of a constant or parameter; None for NULL and all other nodes."""
     no_message: Any = None
     return evaluate(no_message) if isinstance(node, Constant | Parameter) else None
 
 
-def _all_of(parts: tuple[Test, ...]) -> Test:
+def _logical(parts: tuple[Test, ...], decisive: bool) -> Test:
+    """AND (`decisive` is False) or OR (`decisive` is True): one decisive part decides."""
+
     def test(view: MessageView) -> bool | None:
-        verdict: bool | None = True
+        verdict: bool | None = not decisive
         for part in parts:
-            held = part(view)
-            if held is False:
-                return False
-            if held is None:
-                verdict = None
-        return verdict
-
-    return test
-
-
-def _any_of(parts: tuple[Test, ...]) -> Test:
-    def test(view: MessageView) -> bool | None:
-        verdict: bool | None = False
-        for part in parts:
-            held = part(view)
-            if held is True:
-                return True
-            if held is None:
+            result = part(view)
+            if result is decisive:
+                return decisive
+            if result is None:
                 verdict = None
         return verdict
 
@@ -224,8 +212,8 @@ def _any_of(parts: tuple[Test, ...]) -> Test:
 
 def _not(part: Test) -> Test:
     def test(view: MessageView) -> bool | None:
-        held = part(view)
-        return None if held is None else not held
+        result = part(view)
+        return None if result is None else not result
 
     return test
 
@@ -260,13 +248,13 @@ def _compared(left: Evaluate, right: Evaluate, compare: Callable[[Any, Any], boo
     return test
 
 
-def _in_texts(read: Evaluate, texts: frozenset[str], found: bool) -> Test:
+def _in_texts(read: Evaluate, texts: frozenset[str], wanted: bool) -> Test:
     sample = next(iter(texts))
 
     def test(view: MessageView) -> bool | None:
         value = plain(read(view))
         if value.__class__ is str:
-            return (value in texts) is found
+            return (value in texts) is wanted
         if value is None:
             return None
         raise undefined("IN", value, sample)
@@ -323,14 +311,14 @@ def _chain(first: Evaluate, steps: tuple[tuple[Callable[[Any, Any], Any], Evalua
 
 
 def _named(argument: Evaluate) -> Evaluate:
-    """`property(name)`: the application property whose name the argument is."""
+    """`property(name)`: the application property with a computed name."""
 
     def evaluate(view: MessageView) -> Any:
         name = plain(argument(view))
         if name is None:
             return None
         if type(name) is not str:
-            raise EvaluationError("property(name) needs text as the name.")
+            raise EvaluationError("The name in property(name) must be text.")
         return view.application_property(name.lower())
 
     return evaluate

@@ -1,7 +1,7 @@
-"""From the text of a filter or an action to a tree, or to one sentence that says what is wrong and where.
+"""Parses the text of a filter or an action to a tree, or reports in one sentence what is wrong and where.
 
-The grammar is `rules.lark`. Positions count characters from 1, as an editor shows them. Parentheses leave no trace in
-the tree; chains of one precedence (`a AND b AND c`, `a + b - c`) are one flat node.
+The grammar is `rules.lark`. Positions count characters from 1, as editors do. Parentheses leave no trace in the tree;
+operators of one precedence (`a AND b AND c`, `a + b - c`) form one flat node.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,7 @@ LARGEST_INTEGER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """NULL, a boolean, a string, a 64 bit integer or a double. -2**63 is written with a sign, so 2**63 may stand
-    here until its sign is read.
-    """
+    """NULL, a boolean, a string, a 64 bit integer or a double. 2**63 is allowed only because -2**63 is."""
 
     position: int
     value: bool | str | int | float | None
@@ -36,7 +34,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property of the message: `system` says which one the service owns, None means the application's `name`."""
+    """A property of the message: the system property `system`, or if that is None the application property `name`."""
 
     position: int
     name: str
@@ -45,7 +43,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class NewId:
-    """`newid()`: a fresh UUID at every evaluation."""
+    """`newid()`: a new UUID at every evaluation."""
 
     position: int
 
@@ -66,19 +64,19 @@ class Signed:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """Operators of one precedence, read from left to right."""
+class Arithmetic:
+    """Operators of one precedence, evaluated from left to right."""
 
     position: int
     first: "Expression"
     rest: "tuple[tuple[str, Expression], ...]"
 
 
-Expression = Constant | Parameter | Property | NewId | NamedProperty | Signed | Chain
+Expression = Constant | Parameter | Property | NewId | NamedProperty | Signed | Arithmetic
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Compare:
     position: int
     operator: str
     left: Expression
@@ -86,20 +84,20 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Nullness:
+class IsNull:
     position: int
     property: Property
     negated: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Existence:
+class Exists:
     position: int
     property: Property
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class InList:
     position: int
     left: Expression
     choices: tuple[Expression, ...]
@@ -107,7 +105,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class Like:
     position: int
     left: Expression
     pattern: Expression
@@ -116,21 +114,21 @@ class Likeness:
 
 
 @dataclass(frozen=True, slots=True)
-class Negation:
+class Not:
     position: int
     operand: "Predicate"
 
 
 @dataclass(frozen=True, slots=True)
-class Junction:
-    """Predicates that are all (`AND`) or any (`OR`) to be true."""
+class AndOr:
+    """Predicates joined with `AND` or `OR`."""
 
     position: int
     operator: Literal["AND", "OR"]
     parts: "tuple[Predicate, ...]"
 
 
-Predicate = Comparison | Nullness | Existence | Membership | Likeness | Negation | Junction
+Predicate = Compare | IsNull | Exists | InList | Like | Not | AndOr
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,26 +153,26 @@ def parse_action(expression: str) -> tuple[Statement, ...]:
     return cast(tuple[Statement, ...], _parse(expression, "action"))
 
 
-def refusal(start: str, position: int, complaint: str) -> InvalidError:
-    """The sentence for everything that is wrong with an expression; `start` is "filter" or "action"."""
-    return InvalidError(f"The SQL {start} is not valid at character {position}: {complaint}.")
+def invalid(kind: str, position: int, problem: str) -> InvalidError:
+    """The error for an expression; `kind` is "filter" or "action"."""
+    return InvalidError(f"The SQL {kind} is not valid at character {position}: {problem}.")
 
 
-def _parse(expression: str, start: str) -> object:
+def _parse(expression: str, kind: str) -> object:
     if len(expression) > MAX_EXPRESSION_LENGTH:
         raise InvalidError(
-            f"The SQL {start} has {len(expression)} characters: at most {MAX_EXPRESSION_LENGTH} are allowed."
+            f"The SQL {kind} has {len(expression)} characters. At most {MAX_EXPRESSION_LENGTH} are allowed."
         )
     try:
-        return _parser().parse(expression, start=start)
+        return _parser().parse(expression, start=kind)
     except UnexpectedToken as error:
         position, found = _found(error, expression)
-        raise refusal(start, position, f"found {found}, expected {_expected(error.accepts)}") from None
+        raise invalid(kind, position, f"found {found}, expected {_expected(error.accepts)}") from None
     except UnexpectedCharacters as error:
         at = cast(int, error.pos_in_stream)
-        raise refusal(start, at + 1, _unreadable(expression, at)) from None
+        raise invalid(kind, at + 1, _unreadable(expression, at)) from None
     except _MistakeError as mistake:
-        raise refusal(start, mistake.position, mistake.complaint) from None
+        raise invalid(kind, mistake.position, mistake.problem) from None
 
 
 def _found(error: Any, expression: str) -> tuple[int, str]:
@@ -209,9 +207,7 @@ _WORDS = {
 
 
 def _expected(terminals: set[str]) -> str:
-    """Words for what the grammar takes here. Where a condition or an operand may start, the terminals that start
-    one are not worth telling apart.
-    """
+    """The words for what the grammar expects here. Terminals that start a condition or an operand share one."""
     if "EXISTS" in terminals:
         return "a condition, as in color = 'red'"
     if "STRING" in terminals:
@@ -235,20 +231,20 @@ def _unreadable(expression: str, at: int) -> str:
         case "@":
             return "expected a parameter's name after @"
         case "_":
-            return "a property name that does not start with a letter must stand in brackets, as in [_name]"
+            return "a property name that does not start with a letter must be in brackets, as in [_name]"
         case digit if digit.isdecimal():
-            return "the number that starts here runs into a letter"
+            return "the number that starts here is followed by a letter"
         case character:
             return f"expected {_OPERAND} or an operator, found {character!r}"
 
 
 class _MistakeError(Exception):
-    """What the grammar cannot see. Has no place outside this module: `_parse` makes a sentence of it."""
+    """A mistake that the grammar does not detect. `_parse` turns it into a sentence."""
 
-    def __init__(self, position: int, complaint: str) -> None:
-        super().__init__(complaint)
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(problem)
         self.position = position
-        self.complaint = complaint
+        self.problem = problem
 
 
 def _at(token: Token) -> int:
@@ -256,10 +252,10 @@ def _at(token: Token) -> int:
 
 
 def _regular(token: Token) -> str:
-    """The pattern of the terminal takes a few characters (², ½) that are neither letters nor decimal digits."""
+    """The terminal's pattern allows a few characters (², ½) that are neither letters nor decimal digits."""
     name = str(token)
     if not all(character.isalpha() or character.isdecimal() or character == "_" for character in name):
-        raise _MistakeError(_at(token), f"a property name like {_quoted(name)} must stand in brackets, as in [name]")
+        raise _MistakeError(_at(token), f"a property name like {_quoted(name)} must be in brackets, as in [name]")
     return name
 
 
@@ -284,13 +280,13 @@ def _position(node: Any) -> int:
     return cast(int, node.position)
 
 
-def _junction(operator: Literal["AND", "OR"], parts: tuple[Predicate, ...]) -> Junction:
-    return Junction(_position(parts[0]), operator, parts)
+def _junction(operator: Literal["AND", "OR"], parts: tuple[Predicate, ...]) -> AndOr:
+    return AndOr(_position(parts[0]), operator, parts)
 
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, object]):
-    """Makes nodes while the parser reduces, from the leaves up: no recursion, whatever the nesting."""
+    """Builds nodes bottom-up while the parser reduces, so nesting causes no recursion."""
 
     def filter(self, predicate: Predicate) -> Predicate:
         return predicate
@@ -306,48 +302,48 @@ class _Builder(Transformer[Token, object]):
         _check_writable(target)
         return RemoveProperty(target)
 
-    def disjunction(self, *parts: Predicate) -> Junction:
+    def disjunction(self, *parts: Predicate) -> AndOr:
         return _junction("OR", parts)
 
-    def conjunction(self, *parts: Predicate) -> Junction:
+    def conjunction(self, *parts: Predicate) -> AndOr:
         return _junction("AND", parts)
 
-    def negation(self, token: Token, operand: Predicate) -> Negation:
-        return Negation(_at(token), operand)
+    def negation(self, token: Token, operand: Predicate) -> Not:
+        return Not(_at(token), operand)
 
-    def comparison(self, left: Expression, operator: Token, right: Expression) -> Comparison:
-        return Comparison(_at(operator), "<>" if operator == "!=" else str(operator), left, right)
+    def comparison(self, left: Expression, operator: Token, right: Expression) -> Compare:
+        return Compare(_at(operator), "<>" if operator == "!=" else str(operator), left, right)
 
-    def equality(self, left: Expression, right: Expression) -> Comparison:
-        return Comparison(_position(left), "=", left, right)
+    def equality(self, left: Expression, right: Expression) -> Compare:
+        return Compare(_position(left), "=", left, right)
 
-    def is_null(self, tested: Property, _null: Token) -> Nullness:
-        return Nullness(tested.position, tested, False)
+    def is_null(self, tested: Property, _null: Token) -> IsNull:
+        return IsNull(tested.position, tested, False)
 
-    def is_not_null(self, tested: Property, _not: Token, _null: Token) -> Nullness:
-        return Nullness(tested.position, tested, True)
+    def is_not_null(self, tested: Property, _not: Token, _null: Token) -> IsNull:
+        return IsNull(tested.position, tested, True)
 
-    def membership(self, left: Expression, *choices: Expression) -> Membership:
-        return Membership(_position(left), left, choices, False)
+    def membership(self, left: Expression, *choices: Expression) -> InList:
+        return InList(_position(left), left, choices, False)
 
-    def non_membership(self, left: Expression, _not: Token, *choices: Expression) -> Membership:
-        return Membership(_position(left), left, choices, True)
+    def non_membership(self, left: Expression, _not: Token, *choices: Expression) -> InList:
+        return InList(_position(left), left, choices, True)
 
-    def like(self, left: Expression, pattern: Expression, escape: Expression | None) -> Likeness:
-        return Likeness(_position(left), left, pattern, escape, False)
+    def like(self, left: Expression, pattern: Expression, escape: Expression | None) -> Like:
+        return Like(_position(left), left, pattern, escape, False)
 
-    def not_like(self, left: Expression, _not: Token, pattern: Expression, escape: Expression | None) -> Likeness:
-        return Likeness(_position(left), left, pattern, escape, True)
+    def not_like(self, left: Expression, _not: Token, pattern: Expression, escape: Expression | None) -> Like:
+        return Like(_position(left), left, pattern, escape, True)
 
-    def exists(self, token: Token, tested: Property) -> Existence:
-        return Existence(_at(token), tested)
+    def exists(self, token: Token, tested: Property) -> Exists:
+        return Exists(_at(token), tested)
 
     def group(self, inner: Predicate | Expression) -> Predicate | Expression:
         return inner
 
-    def chain(self, first: Expression, *rest: Any) -> Chain:
+    def chain(self, first: Expression, *rest: Any) -> Arithmetic:
         pairs = tuple((str(rest[i]), rest[i + 1]) for i in range(0, len(rest), 2))
-        return Chain(_position(first), first, pairs)
+        return Arithmetic(_position(first), first, pairs)
 
     def signed(self, sign: Token, operand: Expression) -> Expression:
         if sign == "-" and type(operand) is Constant and type(operand.value) is int:
@@ -417,7 +413,7 @@ class _Builder(Transformer[Token, object]):
                 raise _MistakeError(
                     _at(scope),
                     f"expected the scope sys or user before the dot, found {_quoted(str(scope))}"
-                    " (a name with a dot in it must stand in brackets)",
+                    " (a name that contains a dot must be in brackets)",
                 )
 
 
@@ -428,7 +424,7 @@ def _check_writable(target: Property) -> None:
 
 @cache
 def _parser() -> Lark:
-    """Built at first use: it takes tens of milliseconds, which a namespace without SQL rules need not spend."""
+    """Built on first use: it takes tens of milliseconds, and many namespaces have no SQL rules."""
     return Lark.open_from_package(
         __package__,
         "rules.lark",

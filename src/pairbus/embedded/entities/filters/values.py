@@ -1,21 +1,14 @@
-"""Values in expressions: what kinds there are, how they compare and what arithmetic makes of them.
+"""Values in expressions: their types, comparisons, arithmetic and LIKE.
 
-- A value is None (unknown), a boolean, a number (integer, double, decimal), text, bytes, a UUID, a point in time or a
-  duration. `plain` brings every AMQP type to one of these; maps, lists and unknown described types are no values.
-- Kinds do not mix: text is never equal or unequal to a number, asking is a `EvaluationError`. Within numbers the
-  wider kind wins, as in C#: with a double on one side both are doubles.
-- Numbers, text, times and durations have an order; text is ordered by code points and case counts.
-- Integers have 64 bits, divide towards zero and never wrap: what does not fit is an error. Doubles follow IEEE 754.
-- Text + anything printable is text. A time and a duration make a time, two times differ by a duration.
-- Unknown operands are the callers' business: nothing here is called with None.
-
-LIKE: `%` stands for any run of characters, `_` for exactly one, all else for itself (case counts).
-
-A pattern is cut at its `%` into pieces of fixed length. The first and the last piece sit at the ends of the text, the
-others are looked for from left to right, each at its first place after the previous one: no later place could help, so
-nothing is ever tried twice. A piece without `_` is found by `str.find`; one with `_` by a bit mask per character
-(bit i: the piece takes this character at i), one step per character of the text. There is no pattern that makes
-matching more than linear in the text.
+- A value is None (unknown), a boolean, a number (integer, double, decimal), text, bytes, a UUID, a time or a duration.
+  `plain` converts every AMQP type to one of these; maps, lists and unknown described types are errors.
+- Types do not mix: comparing text with a number is an `EvaluationError`. Among numbers the wider type wins, as in C#:
+  if
+  one side is a double, both become doubles.
+- Numbers, text, times and durations are ordered. Text is ordered by code points, with its case.
+- Integers have 64 bits, divide towards zero and never wrap: overflow is an error. Doubles follow IEEE 754.
+- Text + any printable value is text. Time + duration is a time; time - time is a duration.
+- Callers handle unknown operands: no function here is called with None, except `plain` and `same`.
 """
 
 import math
@@ -47,8 +40,8 @@ from pairbus.amqp.types import (
     decode_decimal,
 )
 
-LONGEST_TEXT = 32_767
-"""What one property may hold: without a bound, actions that append a property to itself would double it."""
+MAX_TEXT_LENGTH = 32_767
+"""The limit of one property. Without it an action that appends a property to itself could double it for ever."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -56,11 +49,11 @@ _EARLIEST_MS = -62_135_596_800_000
 _LATEST_MS = 253_402_300_799_999
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
 _DECIMALS = Context(prec=34, Emin=-6143, Emax=6144, clamp=1, traps=[])
-"""Exactly what a decimal128 can hold; what has no such result becomes an infinity or no number, never a trap."""
+"""The range of a decimal128. A result outside it becomes an infinity or NaN and raises nothing."""
 
 
 class EvaluationError(Exception):
-    """A rule met a message it cannot be evaluated on. The subscription decides: dead-letter or leave out."""
+    """A rule cannot be evaluated on a message. The subscription dead-letters the message or skips it."""
 
 
 def _time_of(value: datetime) -> Timestamp:
@@ -69,7 +62,7 @@ def _time_of(value: datetime) -> Timestamp:
 
 
 def _described(value: Described) -> object:
-    """The described types .NET clients use for what AMQP has no type for; times count 100 ns ticks."""
+    """Convert the described types of .NET clients. Their times and durations count ticks of 100 ns."""
     match value:
         case Described("com.microsoft:timespan", int(ticks)):
             return timedelta(microseconds=ticks // 10)
@@ -77,7 +70,7 @@ def _described(value: Described) -> object:
             return Timestamp((ticks - _TICKS_AT_EPOCH) // 10_000)
         case Described("com.microsoft:uri", str(text)):
             return str(text)
-    raise EvaluationError(f"A value described as {value.descriptor!r} has no place in an expression.")
+    raise EvaluationError(f"A value described as {value.descriptor!r} cannot be used in an expression.")
 
 
 def _itself(value: Any) -> object:
@@ -98,11 +91,11 @@ _PLAIN: dict[type, Callable[[Any], object]] = {
 def plain(value: object) -> Any:
     convert = _PLAIN.get(type(value))
     if convert is None:
-        raise EvaluationError(f"A {type(value).__name__.lower()} has no place in an expression.")
+        raise EvaluationError(f"A {type(value).__name__.lower()} cannot be used in an expression.")
     return convert(value)
 
 
-_KIND_WORDS = {
+_TYPE_WORDS = {
     bool: "a boolean",
     int: "an integer",
     float: "a double",
@@ -118,9 +111,9 @@ _ORDERED = frozenset((int, float, Decimal, str, Timestamp, timedelta))
 
 
 def undefined(symbol: str, left: object, right: object) -> EvaluationError:
-    """The error for an operator between two plain values whose kinds it does not join."""
+    """The error for an operator that is not defined for the types of two plain values."""
     return EvaluationError(
-        f"The operator {symbol} is not defined for {_KIND_WORDS[type(left)]} and {_KIND_WORDS[type(right)]}."
+        f"The operator {symbol} is not defined for {_TYPE_WORDS[type(left)]} and {_TYPE_WORDS[type(right)]}."
     )
 
 
@@ -131,7 +124,7 @@ def _aligned_numbers(left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two plain values are the same."""
+    """Whether two plain values are equal."""
     kind, other = type(left), type(right)
     if kind is other:
         return bool(left == right)
@@ -142,9 +135,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def same(left: object, right: object) -> bool:
-    """Equality that never fails, for correlation filters: values of different kinds are different, and a value
-    that no expression could hold equals nothing.
-    """
+    """Equality for correlation filters, which never raises: values of different types are different."""
     try:
         left, right = plain(left), plain(right)
         return left is not None and right is not None and equal(left, right)
@@ -161,7 +152,7 @@ _ORDERINGS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def ordering(symbol: str) -> Callable[[Any, Any], bool]:
-    """The comparison of plain values that `symbol` stands for."""
+    """The comparison of plain values with this operator."""
     compare = _ORDERINGS[symbol]
 
     def test(left: Any, right: Any) -> bool:
@@ -241,7 +232,7 @@ def affirm(value: Any) -> Any:
 
 def _check_signable(symbol: str, value: Any) -> None:
     if type(value) not in _NUMBERS:
-        raise EvaluationError(f"The sign {symbol} is not defined for {_KIND_WORDS[type(value)]}.")
+        raise EvaluationError(f"The sign {symbol} is not defined for {_TYPE_WORDS[type(value)]}.")
 
 
 def _compute(symbol: str, compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
@@ -256,7 +247,7 @@ def _compute(symbol: str, compute: Callable[[Any, Any], Any], left: Any, right: 
 
 
 def _within_64_bits(value: int) -> int:
-    """Signed or unsigned: a property may be an unsigned long."""
+    """Check the range of signed and unsigned longs together: a property may be either."""
     if not -(2**63) <= value < 2**64:
         raise EvaluationError(f"The result {value} does not fit into 64 bits.")
     return value
@@ -282,7 +273,7 @@ def _remainder(left: Any, right: Any) -> Any:
 
 def _nonzero(divisor: int) -> int:
     if divisor == 0:
-        raise EvaluationError("A number cannot be divided by the integer zero.")
+        raise EvaluationError("Cannot divide a number by the integer zero.")
     return divisor
 
 
@@ -296,14 +287,14 @@ def _decimal(symbol: str, left: Decimal, right: Decimal) -> Decimal:
     }[symbol]
     result = compute(left, right)
     if not result.is_finite():
-        raise EvaluationError(f"The decimal {left} {symbol} {right} has no finite result.")
+        raise EvaluationError(f"The decimal operation {left} {symbol} {right} has no finite result.")
     return result
 
 
 def _moved(time: Timestamp, by: timedelta) -> Timestamp:
     moved = int(time) + by // _MILLISECOND
     if not _EARLIEST_MS <= moved <= _LATEST_MS:
-        raise EvaluationError("The result is a time outside of the years 1 to 9999.")
+        raise EvaluationError("The resulting time is outside the years 1 to 9999.")
     return Timestamp(moved)
 
 
@@ -323,8 +314,8 @@ def _span(left: timedelta, right: timedelta, direction: int) -> timedelta:
 
 def _joined(left: Any, right: Any) -> str:
     text = _printed(left, right, left) + _printed(left, right, right)
-    if len(text) > LONGEST_TEXT:
-        raise EvaluationError(f"The joined text has {len(text)} characters: at most {LONGEST_TEXT} fit.")
+    if len(text) > MAX_TEXT_LENGTH:
+        raise EvaluationError(f"The joined text has {len(text)} characters. At most {MAX_TEXT_LENGTH} are allowed.")
     return text
 
 
@@ -345,7 +336,7 @@ def _printed(left: Any, right: Any, value: Any) -> str:
 
 
 def _printed_double(value: float) -> str:
-    """The shortest text that reads back as the same double, as .NET prints it."""
+    """The shortest text that reads back as the same double, in the format of .NET."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -359,15 +350,15 @@ def _printed_double(value: float) -> str:
     return format(Decimal(repr(value)).normalize(), "f")
 
 
-LONGEST_PATTERN = 1_024
+MAX_PATTERN_LENGTH = 1_024
 
 
 class PatternError(ValueError):
-    """The pattern means nothing; the text says why."""
+    """A LIKE pattern is invalid; the text says why."""
 
 
 class _Piece:
-    """A run of characters, some of them `_` (None here)."""
+    """A run of characters of a LIKE pattern; None stands for `_`."""
 
     __slots__ = ("_any", "_masks", "_text", "length")
 
@@ -393,7 +384,7 @@ class _Piece:
         return start + self.length <= len(text) and self.find(text, start, start + self.length) == start
 
     def find(self, text: str, start: int, end: int) -> int:
-        """The first place of the piece in text[start:end], or -1."""
+        """The first position of the piece in text[start:end], or -1."""
         if self._text is not None:
             return text.find(self._text, start, end)
         reached, last = 0, 1 << (self.length - 1)
@@ -407,9 +398,15 @@ class _Piece:
 
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
-    """A test for texts. `escape` before any character makes it stand for itself."""
-    if len(pattern) > LONGEST_PATTERN:
-        raise PatternError(f"a pattern may have {LONGEST_PATTERN} characters, this one has {len(pattern)}")
+    """A test for texts: `%` matches any characters, `_` exactly one, all others themselves, also after `escape`.
+
+    The pattern is split at `%` into pieces of fixed length. The first and last piece must be at the ends of the text;
+    the others are searched from left to right, each at its first position after the previous one. No later position
+    could help, so there is no backtracking. A piece with `_` is searched with one bit mask per character (bit i: the
+    piece accepts this character at position i). Matching is linear in the text for every pattern.
+    """
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise PatternError(f"the pattern has {len(pattern)} characters, and at most {MAX_PATTERN_LENGTH} are allowed")
     if escape is not None and len(escape) != 1:
         raise PatternError(f"the escape must be one character, this one has {len(escape)}")
     pieces = [_Piece(characters) for characters in _cut(pattern, escape)]
@@ -442,7 +439,7 @@ def _cut(pattern: str, escape: str | None) -> list[list[str | None]]:
         if character == escape:
             escaped = next(characters, None)
             if escaped is None:
-                raise PatternError("the pattern ends with the escape character and nothing after it")
+                raise PatternError("the pattern ends with the escape character")
             pieces[-1].append(escaped)
         elif character == "%":
             pieces.append([])

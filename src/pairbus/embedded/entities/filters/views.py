@@ -1,15 +1,14 @@
-"""What rules see of a message, and what actions change of it.
+"""The view that rules have of a message, and the changes that actions make to it.
 
-- System properties go by their canonical names (`SYSTEM_PROPERTIES`); one that is not set reads as None.
-- Application properties go by their names in lower case, because expressions name them in any case. When a message
-  has two that differ only in case, the first one counts; removing takes both.
-- An action works on a copy: its changes belong to one subscription's copy of the message. They are kept apart from
-  what the sender wrote, so that the owner of the bytes can rewrite just that.
-
-The properties of a message that the service owns, as expressions name them after `sys.`.
-
-Names are case-insensitive; each is known under one canonical name, and the names of today's SDKs that differ from
-it (`Subject` for `Label`) are aliases. What an action may write is what a sender may set.
+- System properties are those that expressions name after `sys.`. Names are case-insensitive. Each has one canonical
+  name;
+  names of current SDKs that differ from it (`Subject` for `Label`) are aliases. Actions may write what senders may set.
+  A property that is not set reads as None.
+- Application properties are looked up by their names in lower case, because expressions may use any case. If two names
+  of
+  a message differ only in case, the first one counts; removing removes both.
+- An action changes one subscription's copy of a message. Its changes are kept apart from the sender's values, so that
+  `with_action_applied` rewrites only the sections that changed.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,8 +22,8 @@ from pairbus.amqp.message import Facts, Sections, with_application_properties
 from pairbus.amqp.types import Symbol, Timestamp, UInt
 
 
-class Kind(Enum):
-    """What a system property holds when it is set."""
+class PropertyKind(Enum):
+    """The type of a system property, in the words of an error message."""
 
     TEXT = "text"
     INTEGER = "an integer"
@@ -35,40 +34,40 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SystemProperty:
-    """`longest` bounds the text an action may write; None where the service names no bound."""
+    """`max_length` limits the text that an action may write; None if the service states no limit."""
 
     name: str
-    kind: Kind
+    kind: PropertyKind
     writable: bool
-    longest: int | None = None
+    max_length: int | None = None
 
 
 SYSTEM_PROPERTIES: dict[str, SystemProperty] = {
     known.name: known
     for known in (
-        SystemProperty("ContentType", Kind.TEXT, True),
-        SystemProperty("CorrelationId", Kind.TEXT, True),
-        SystemProperty("DeadLetterSource", Kind.TEXT, False),
-        SystemProperty("DeliveryCount", Kind.INTEGER, False),
-        SystemProperty("EnqueuedSequenceNumber", Kind.INTEGER, False),
-        SystemProperty("EnqueuedTimeUtc", Kind.TIME, False),
-        SystemProperty("ExpiresAtUtc", Kind.TIME, False),
-        SystemProperty("ForcePersistence", Kind.BOOLEAN, True),
-        SystemProperty("Label", Kind.TEXT, True),
-        SystemProperty("LockToken", Kind.TEXT, False),
-        SystemProperty("LockedUntilUtc", Kind.TIME, False),
-        SystemProperty("MessageId", Kind.TEXT, True, 128),
-        SystemProperty("PartitionKey", Kind.TEXT, True, 128),
-        SystemProperty("ReplyTo", Kind.TEXT, True),
-        SystemProperty("ReplyToSessionId", Kind.TEXT, True, 128),
-        SystemProperty("ScheduledEnqueueTimeUtc", Kind.TIME, True),
-        SystemProperty("SequenceNumber", Kind.INTEGER, False),
-        SystemProperty("SessionId", Kind.TEXT, True, 128),
-        SystemProperty("Size", Kind.INTEGER, False),
-        SystemProperty("TimeToLive", Kind.DURATION, True),
-        SystemProperty("To", Kind.TEXT, True),
-        SystemProperty("TransactionId", Kind.TEXT, False),
-        SystemProperty("ViaPartitionKey", Kind.TEXT, True, 128),
+        SystemProperty("ContentType", PropertyKind.TEXT, True),
+        SystemProperty("CorrelationId", PropertyKind.TEXT, True),
+        SystemProperty("DeadLetterSource", PropertyKind.TEXT, False),
+        SystemProperty("DeliveryCount", PropertyKind.INTEGER, False),
+        SystemProperty("EnqueuedSequenceNumber", PropertyKind.INTEGER, False),
+        SystemProperty("EnqueuedTimeUtc", PropertyKind.TIME, False),
+        SystemProperty("ExpiresAtUtc", PropertyKind.TIME, False),
+        SystemProperty("ForcePersistence", PropertyKind.BOOLEAN, True),
+        SystemProperty("Label", PropertyKind.TEXT, True),
+        SystemProperty("LockToken", PropertyKind.TEXT, False),
+        SystemProperty("LockedUntilUtc", PropertyKind.TIME, False),
+        SystemProperty("MessageId", PropertyKind.TEXT, True, 128),
+        SystemProperty("PartitionKey", PropertyKind.TEXT, True, 128),
+        SystemProperty("ReplyTo", PropertyKind.TEXT, True),
+        SystemProperty("ReplyToSessionId", PropertyKind.TEXT, True, 128),
+        SystemProperty("ScheduledEnqueueTimeUtc", PropertyKind.TIME, True),
+        SystemProperty("SequenceNumber", PropertyKind.INTEGER, False),
+        SystemProperty("SessionId", PropertyKind.TEXT, True, 128),
+        SystemProperty("Size", PropertyKind.INTEGER, False),
+        SystemProperty("TimeToLive", PropertyKind.DURATION, True),
+        SystemProperty("To", PropertyKind.TEXT, True),
+        SystemProperty("TransactionId", PropertyKind.TEXT, False),
+        SystemProperty("ViaPartitionKey", PropertyKind.TEXT, True, 128),
     )
 }
 
@@ -84,12 +83,12 @@ _BY_FOLDED_NAME = {
 
 
 def find_system_property(name: str) -> SystemProperty | None:
-    """The property of this name or alias in any case; None when the service has none."""
+    """The system property with this name or alias, or None."""
     return _BY_FOLDED_NAME.get(name.lower())
 
 
 class MessageView(Protocol):
-    """What a filter reads. `folded` is an application property's name in lower case."""
+    """A message as a filter reads it. `folded` is the name of an application property in lower case."""
 
     def system_property(self, name: str, /) -> object: ...
 
@@ -99,7 +98,7 @@ class MessageView(Protocol):
 
 
 class MutableMessageView(MessageView, Protocol):
-    """What an action reads and writes. Names of application properties come in the case the action wrote."""
+    """A message as an action changes it. `name` is an application property in the case that the action uses."""
 
     def set_system_property(self, name: str, value: object, /) -> None: ...
 
@@ -109,10 +108,10 @@ class MutableMessageView(MessageView, Protocol):
 
 
 class MessageProperties:
-    """The properties of one message: the view of the filters, and of one action's copy (`copy`).
+    """The properties of one message, or of one action's copy of it (`copy`).
 
-    `application` is called at the first look at an application property and never before: a filter on system
-    properties must not pay for decoding the others.
+    `application` is called when an application property is first needed: a filter on system properties should not pay
+    for decoding the others.
     """
 
     __slots__ = ("_application", "_folded", "_system", "removed", "system_updates", "updates")
@@ -122,17 +121,17 @@ class MessageProperties:
         self._application = application
         self._folded: dict[str, tuple[str, object]] | None = None
         self.system_updates: dict[str, object] = {}
-        """System properties an action set, by canonical name; None for one it removed."""
+        """System properties that an action set, by canonical name; None for those it removed."""
         self.updates: dict[str, object] = {}
-        """Application properties an action set, under the names they have in the message."""
+        """Application properties that an action set, by their names in the message."""
         self.removed: set[str] = set()
-        """Application properties an action removed, under the names they had in the message."""
+        """Application properties that an action removed, by their names in the message."""
 
     @classmethod
     def of_facts(
         cls, facts: Facts, *, size: int, enqueued_ms: int, sequence_number: int | None = None
     ) -> "MessageProperties":
-        """The view of a message that has just come in: not delivered, not locked."""
+        """The view of a message that was just sent: not delivered, not locked."""
         system: dict[str, object] = {
             "ContentType": facts.content_type,
             "CorrelationId": facts.correlation_key,
@@ -155,7 +154,7 @@ class MessageProperties:
         return cls(system, lambda: facts.application_properties)
 
     def copy(self) -> "MessageProperties":
-        """An equal view whose changes leave this one alone."""
+        """An equal view with changes of its own."""
         twin = MessageProperties(self._system, self._application)
         twin._folded = None if self._folded is None else self._folded.copy()
         twin.system_updates = self.system_updates.copy()
@@ -199,7 +198,7 @@ class MessageProperties:
     def _fold(self) -> dict[str, tuple[str, object]]:
         folded: dict[str, tuple[str, object]] = {}
         for name, value in self._application().items():
-            if isinstance(name, str):  # the wire can carry other keys, but nobody can ask for them
+            if isinstance(name, str):  # AMQP allows other keys, but expressions cannot name them
                 folded.setdefault(name.lower(), (name, value))
         self._folded = folded
         return folded
@@ -225,55 +224,46 @@ _TIME_TO_LIVE_FIELD = 2
 
 
 def with_action_applied(raw: bytes, changed: MessageProperties) -> bytes:
-    """The copy of a message that a rule's action asked for."""
+    """The bytes of a message after a rule's action."""
     if changed.updates or changed.removed:
         raw = with_application_properties(raw, changed.updates, changed.removed)
-    fields: dict[int, Any] = {}
+    header: dict[int, Any] = {}
+    properties: dict[int, Any] = {}
     annotations: dict[str, Any] = {}
     for name, value in changed.system_updates.items():
         if name in _PROPERTY_FIELDS:
-            fields[_PROPERTY_FIELDS[name]] = value
+            properties[_PROPERTY_FIELDS[name]] = value
         elif name in _ANNOTATIONS:
             annotations[_ANNOTATIONS[name]] = value
         elif name == "TimeToLive":
-            raw = _with_time_to_live(raw, value)
-    if fields:
-        raw = _with_property_fields(raw, fields)
+            milliseconds = int(value / timedelta(milliseconds=1)) if isinstance(value, timedelta) else None
+            header[_TIME_TO_LIVE_FIELD] = None if milliseconds is None else UInt(min(milliseconds, 0xFFFFFFFF))
+    if not (header or properties or annotations):
+        return raw
+    sections = Sections.split(raw)
+    if header:
+        sections = sections._replace(header=b"\x00\x53\x70" + _with_fields(sections.header, header))
+    if properties:
+        sections = sections._replace(properties=b"\x00\x53\x73" + _with_fields(sections.properties, properties))
     if annotations:
-        raw = _with_annotations(raw, annotations)
-    return raw
+        updated = _with_annotations(sections.message_annotations, annotations)
+        sections = sections._replace(message_annotations=b"\x00\x53\x72" + updated)
+    return sections.join()
 
 
-def _with_property_fields(raw: bytes, fields: Mapping[int, Any]) -> bytes:
-    parts = Sections.split(raw)
-    values = _list_of(parts.properties)
-    values += [None] * (max(fields) + 1 - len(values))
-    for position, value in fields.items():
+def _with_fields(section: bytes, updates: Mapping[int, Any]) -> bytes:
+    values = list(decode(section, 0)[0].value) if section else []
+    values += [None] * (max(updates) + 1 - len(values))
+    for position, value in updates.items():
         values[position] = value
-    return parts._replace(properties=b"\x00\x53\x73" + encode(values)).join()
+    return encode(values)
 
 
-def _with_time_to_live(raw: bytes, value: object) -> bytes:
-    parts = Sections.split(raw)
-    values = _list_of(parts.header)
-    values += [None] * (_TIME_TO_LIVE_FIELD + 1 - len(values))
-    milliseconds = int(value / timedelta(milliseconds=1)) if isinstance(value, timedelta) else None
-    values[_TIME_TO_LIVE_FIELD] = None if milliseconds is None else UInt(min(milliseconds, 0xFFFFFFFF))
-    return parts._replace(header=b"\x00\x53\x70" + encode(values)).join()
-
-
-def _with_annotations(raw: bytes, updates: Mapping[str, Any]) -> bytes:
-    parts = Sections.split(raw)
-    annotations: dict[Any, Any] = {}
-    if parts.message_annotations:
-        annotations = decode(parts.message_annotations, 0)[0].value or {}
+def _with_annotations(section: bytes, updates: Mapping[str, Any]) -> bytes:
+    annotations: dict[Any, Any] = (decode(section, 0)[0].value or {}) if section else {}
     for name, value in updates.items():
         if value is None:
             annotations.pop(Symbol(name), None)
         else:
             annotations[Symbol(name)] = Timestamp(int(value)) if name.endswith("time") else value
-    return parts._replace(message_annotations=b"\x00\x53\x72" + encode(annotations)).join()
-
-
-def _list_of(section: bytes) -> list[Any]:
-    return list(decode(section, 0)[0].value) if section else []
+    return encode(annotations)
