@@ -35,8 +35,8 @@ from tests.support.virtual_time import run_in_virtual_time
 from pairbus import envelope
 from pairbus.syphon import Carried, Namespace, Syphon
 from pairbus.syphon.outcomes import Logbook
+from pairbus.syphon.planner import PumpRules
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.rules import PumpRules
 from pairbus.testing import EmbeddedPair, embedded_pair
 
 BODY = b"x" * 1024
@@ -111,7 +111,7 @@ def syphon(
         pair.secondary.connection_string,
         primary_name=name,
         queues=range(queues),
-        transport=kind,  # type: ignore[arg-type]
+        transport=kind,
         on_carried=note,
         ledger=ledger,
     )

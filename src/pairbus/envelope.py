@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal
@@ -55,16 +56,23 @@ from pairbus.amqp.message import (
     TTL,
     SectionOrderError,
     Sections,
+    Stamps,
     edited_map,
+    first_field,
+    id_text,
     in_standard_order,
     is_set,
     list_fields,
     list_section,
     map_items,
+    map_pairs,
+    map_section,
+    message_key,
+    read_stamps,
     with_pairs,
 )
-from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt
-from pairbus.errors import AliasError, DestinationMissingError, PartError
+from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol, Timestamp, UInt
+from pairbus.errors import AliasError, DestinationMissingError, EnvelopeError, PartError
 
 PATH = "x-ms-path"
 SESSION_ID = "x-ms-sessionid"
@@ -83,6 +91,9 @@ PING_TIME_TO_LIVE_MS = 1000
 
 TimeToLivePolicy = Literal["restore", "deduct"]
 
+UNREADABLE = (EnvelopeError, ValueError, ArithmeticError, LookupError, TypeError)
+"""All errors that the bytes of one message can cause while it is parsed."""
+
 _SCHEDULED_ANNOTATION = "x-opt-scheduled-enqueue-time"
 _BROKER_ANNOTATIONS = frozenset(
     {
@@ -97,6 +108,7 @@ _BROKER_ANNOTATIONS = frozenset(
     }
 )
 _MAX_TTL_MS = 0xFFFFFFFF
+_NO_SECTIONS = Sections()
 _SESSION_ID_KEY, _TIME_TO_LIVE_KEY = encode(SESSION_ID), encode(TIME_TO_LIVE)
 _SCHEDULED_TIME_KEY, _TRACE_PARENT_KEY = encode(SCHEDULED_TIME), encode(TRACE_PARENT)
 
@@ -113,15 +125,32 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BacklogMessage:
-    """What a message in a backlog says about itself. For a part, only `destination` and `part` are known."""
+    """A message from a backlog queue, parsed once: everything needed to carry, restore and record it.
 
-    destination: str
+    `error` says why a message cannot be restored; then it has no destination. `sequence_number` and `enqueued_ms` are 0
+    for a message that no queue has stamped. `message_id` is the id of the message to be restored: of the parts of a
+    message, only the first one has it. `kept` are the sections in front of the body, without aliases and stamps.
+    """
+
+    raw: bytes
+    size: int
+    destination: str = ""
+    message_id: str | None = None
+    sequence_number: int = 0
+    enqueued_ms: int = 0
+    locked_until_ms: int | None = None
     session_id: str | None = None
     time_to_live_ms: int | None = None
     scheduled_ms: int | None = None
-    enqueued_ms: int | None = None
     trace_parent: str | None = None
     part: Part | None = None
+    error: Exception | None = None
+    kept: Sections = _NO_SECTIONS
+    body_at: int = 0
+
+    def without_content(self) -> BacklogMessage:
+        """The same message without its bytes, for a message that is only kept locked."""
+        return replace(self, raw=b"", part=None, kept=_NO_SECTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +163,14 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The message's own time was over before it could go home; `late_ms` says for how long."""
+    """The message's time to live ended `late_ms` before it could be restored."""
 
     destination: str
     late_ms: int
 
 
 def reserved_names(names: Iterable[Any]) -> tuple[str, ...]:
-    """Those of the user's property names (text or UTF-8 bytes) that the backlog form needs for itself."""
+    """The user's property names (text or UTF-8 bytes) that are reserved for the backlog form."""
     texts = (name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names)
     return tuple(sorted(text for text in texts if text in RESERVED))
 
@@ -184,10 +213,7 @@ def to_backlog(raw: bytes, destination: str, *, trace_parent: str | None = None)
 
 
 def aged(backlog_form: bytes, by_ms: int) -> bytes:
-    """The backlog form of a message that has already lived for `by_ms`.
-
-    Its alias of the time to live shrinks.
-    """
+    """The backlog form of a message that is already `by_ms` old: its time to live shrinks."""
     parts = Sections.split(backlog_form)
     time_to_live = time_to_live_ms(map_items(parts.application_properties).get(TIME_TO_LIVE))
     if time_to_live is None or by_ms <= 0:
@@ -202,7 +228,7 @@ def aged(backlog_form: bytes, by_ms: int) -> bytes:
 
 
 def growth(destination: str, session_id: str | None, *, timed: bool, scheduled: bool) -> int:
-    """At most how many bytes the backlog form is longer than the message."""
+    """An upper bound for how many bytes longer the backlog form is than the message."""
     total = 16 + len(encode(PATH)) + len(encode(destination))
     if session_id is not None:
         total += len(encode(SESSION_ID)) + len(encode(session_id))
@@ -214,19 +240,21 @@ def growth(destination: str, session_id: str | None, *, timed: bool, scheduled: 
 
 
 def split(backlog_form: bytes, destination: str, part_of: str, piece_limit: int) -> list[bytes]:
-    """The parts that carry a backlog form too large for one piece; each is at most `piece_limit` bytes."""
-    room = piece_limit - len(_part(destination, part_of, 0x7FFFFFFF, 0x7FFFFFFF, b"")) - 3
+    """Cut a backlog form into parts of at most `piece_limit` bytes each."""
+    room = piece_limit - len(_encoded_part(destination, part_of, 0x7FFFFFFF, 0x7FFFFFFF, b"")) - 3
     if room < 1:
-        raise PartError(f"A part for {destination!r} does not fit into {piece_limit} bytes at all.")
+        raise PartError(
+            f"A part for {destination!r} does not fit into {piece_limit} bytes: even an empty part is larger."
+        )
     count = -(-len(backlog_form) // room)
     return [
-        _part(destination, part_of, number + 1, count, backlog_form[number * room : (number + 1) * room])
+        _encoded_part(destination, part_of, number + 1, count, backlog_form[number * room : (number + 1) * room])
         for number in range(count)
     ]
 
 
 def join(parts: Collection[Part]) -> bytes:
-    """The backlog form that these parts carry; they may come in any order, and twice."""
+    """Put the parts of a backlog form together. They may come in any order, and more than once."""
     by_number = {part.number: part for part in parts}
     counts = {part.count for part in parts}
     if len({part.of for part in parts}) != 1 or len(counts) != 1:
@@ -234,74 +262,134 @@ def join(parts: Collection[Part]) -> bytes:
     count = counts.pop()
     missing = [number for number in range(1, count + 1) if number not in by_number]
     if missing or len(by_number) != count:
-        raise PartError(f"Of {count} parts of a message, the numbers {missing} are missing.")
+        raise PartError(f"Parts {missing} of {count} are missing.")
     return b"".join(by_number[number].content for number in range(1, count + 1))
 
 
 def read(raw: bytes) -> BacklogMessage:
-    """What a message received from a backlog queue says about itself; raises an `EnvelopeError`."""
-    parts = Sections.split(raw)
-    found = map_items(parts.application_properties)
-    destination = found.get(PATH)
+    """Parse a message from a backlog queue; raises `EnvelopeError` or `AmqpDecodeError` if it cannot be restored."""
+    message = inspect(raw)
+    if message.error is not None:
+        raise message.error
+    return message
+
+
+def inspect(raw: bytes) -> BacklogMessage:
+    """Parse a message from a backlog queue. An unreadable message has an `error`, and as much else as can be read."""
+    try:
+        return _parse(raw)
+    except UNREADABLE as error:
+        stamps, message_id = Stamps(0, 0), None
+        with suppress(*UNREADABLE):
+            stamps = read_stamps(raw)
+        with suppress(*UNREADABLE):
+            message_id = message_key(raw)
+        return BacklogMessage(
+            raw,
+            len(raw),
+            message_id=message_id,
+            sequence_number=stamps.sequence_number,
+            enqueued_ms=stamps.enqueued_ms,
+            locked_until_ms=stamps.locked_until_ms,
+            error=error,
+        )
+
+
+def _parse(raw: bytes) -> BacklogMessage:
+    sections = Sections.split(raw)
+    stamps, annotations = _taken_out(MESSAGE_ANNOTATIONS, sections.message_annotations, _BROKER_ANNOTATIONS)
+    aliases, application = _taken_out(APPLICATION_PROPERTIES, sections.application_properties, RESERVED)
+    destination = aliases.get(PATH)
     if destination is None:
         raise DestinationMissingError
     if not isinstance(destination, str) or not destination:
         raise AliasError(PATH, destination, "a string that is not empty")
-    enqueued = map_items(parts.message_annotations).get("x-opt-enqueued-time") if parts.message_annotations else None
-    if PART_OF in found:
-        return BacklogMessage(destination, enqueued_ms=enqueued, part=_read_part(found, parts.body))
-    trace_parent = found.get(TRACE_PARENT)
+    part = _read_part(aliases, sections.body) if PART_OF in aliases else None
+    trace_parent = aliases.get(TRACE_PARENT)
     return BacklogMessage(
-        destination,
-        session_id=_session_id(found.get(SESSION_ID)),
-        time_to_live_ms=time_to_live_ms(found.get(TIME_TO_LIVE)),
-        scheduled_ms=scheduled_ms(found.get(SCHEDULED_TIME)),
-        enqueued_ms=int(enqueued) if isinstance(enqueued, int) else None,
-        trace_parent=trace_parent if isinstance(trace_parent, str) else None,
+        raw,
+        len(raw),
+        str(destination),
+        _message_id(sections.properties, part),
+        int(stamps.get("x-opt-sequence-number") or 0),
+        int(stamps.get("x-opt-enqueued-time") or 0),
+        stamps.get("x-opt-locked-until"),
+        _session_id(aliases.get(SESSION_ID)),
+        time_to_live_ms(aliases.get(TIME_TO_LIVE)),
+        scheduled_ms(aliases.get(SCHEDULED_TIME)),
+        trace_parent if isinstance(trace_parent, str) else None,
+        part,
+        None,
+        Sections(sections.header, b"", annotations, sections.properties, application),
+        len(raw) - len(sections.body) - len(sections.footer),
     )
 
 
+def _message_id(properties: bytes, part: Part | None) -> str | None:
+    """The id of the message to be restored. The first part contains it; the other parts have none."""
+    try:
+        if part is None:
+            return id_text(first_field(properties))
+        return message_key(part.content) if part.number == 1 else None
+    except (AmqpDecodeError, IndexError):
+        return None
+
+
+def _taken_out(code: int, section: bytes, names: Collection[str]) -> tuple[dict[str, Any], bytes]:
+    """The values of these names in a map section, and the section without them."""
+    values: dict[str, Any] = {}
+    kept, count = b"", 0
+    for key, start, value_at, end in map_pairs(section):
+        if isinstance(key, str) and key in names:
+            values[key] = decode(section, value_at)[0]
+        else:
+            kept += section[start:end]
+            count += 2
+    return values, map_section(code, kept, count) if values else section
+
+
 def restore(
-    raw: bytes,
+    message: BacklogMessage | bytes,
     *,
     now_ms: int,
     policy: TimeToLivePolicy = "restore",
     enqueued_ms: int | None = None,
 ) -> Restored | Expired:
-    """The original of a message received from a backlog queue, or `Expired` under the policy "deduct".
+    """Restore the original of a message from a backlog queue. Under the policy "deduct" it may have `Expired`.
 
-    `enqueued_ms` is given for a message joined from parts: the time its first part was stored.
+    `enqueued_ms` overrides the message's own: for a message joined from parts, the time its first part was stored.
     """
-    message = read(raw)
+    if isinstance(message, bytes):
+        message = inspect(message)
+    if message.error is not None:
+        raise message.error
     if message.part is not None:
-        raise PartError("A part cannot be restored alone; join it with its siblings first.")
+        raise PartError("A part cannot be restored alone: join it with its siblings first.")
     time_to_live = message.time_to_live_ms
     if policy == "deduct" and time_to_live is not None:
-        stored = enqueued_ms if enqueued_ms is not None else message.enqueued_ms
+        stored_ms = enqueued_ms if enqueued_ms is not None else message.enqueued_ms or now_ms
         # A scheduled message begins to age when it becomes visible, not when it was stored.
-        begin = max(stored if stored is not None else now_ms, message.scheduled_ms or 0)
-        time_to_live -= max(0, now_ms - begin)
+        time_to_live -= max(0, now_ms - max(stored_ms, message.scheduled_ms or 0))
         if time_to_live <= 0:
             return Expired(message.destination, -time_to_live)
-    parts = Sections.split(raw)
+    kept = message.kept
     return Restored(
         message.destination,
         b"".join(
             (
-                _restored_header(parts.header, time_to_live),
-                _restored_annotations(parts.message_annotations, message.scheduled_ms),
-                _restored_properties(parts.properties, message.session_id, time_to_live, now_ms),
-                edited_map(APPLICATION_PROPERTIES, parts.application_properties, remove=RESERVED),
-                parts.body,
-                parts.footer,
+                _restored_header(kept.header, time_to_live),
+                _restored_annotations(kept.message_annotations, message.scheduled_ms),
+                _restored_properties(kept.properties, message.session_id, time_to_live, now_ms),
+                kept.application_properties,
+                message.raw[message.body_at :],
             )
         ),
     )
 
 
 def unstamped(raw: bytes, drop: Collection[str] = ()) -> bytes:
-    """A received message as a sender may send it again: without what its broker stamped on it, and without the
-    application properties named in `drop`.
+    """A received message, ready to be sent again: without its broker's stamps, and without the application properties
+    in `drop`.
     """
     parts = Sections.split(raw)
     return parts._replace(
@@ -313,7 +401,7 @@ def unstamped(raw: bytes, drop: Collection[str] = ()) -> bytes:
 
 
 def _split(raw: bytes) -> Sections:
-    """The sections of a message as an SDK encodes it; Python's writes delivery annotations last."""
+    """Split a message as an SDK encodes it: the Python SDK writes delivery annotations last."""
     try:
         return Sections.split(raw)
     except SectionOrderError:
@@ -325,24 +413,25 @@ def _path_pair(destination: str) -> bytes:
     return encode(PATH) + encode(destination)
 
 
+@lru_cache(maxsize=1024)
 def _restored_header(header: bytes, time_to_live_ms: int | None) -> bytes:
-    fields = list_fields(header, HEADER_FIELDS) if header else [None] * HEADER_FIELDS
+    fields = list_fields(header, HEADER_FIELDS)
     fields[DELIVERY_COUNT] = None
     fields[TTL] = None if time_to_live_ms is None else UInt(min(time_to_live_ms, _MAX_TTL_MS))
     return list_section(HEADER, fields)
 
 
 def _restored_annotations(annotations: bytes, scheduled_ms: int | None) -> bytes:
-    add = [] if scheduled_ms is None else [(Symbol(_SCHEDULED_ANNOTATION), Timestamp(scheduled_ms))]
-    if not annotations and not add:
-        return b""
-    return edited_map(MESSAGE_ANNOTATIONS, annotations, remove=_BROKER_ANNOTATIONS, add=add)
+    if scheduled_ms is None:
+        return annotations
+    scheduled = [(Symbol(_SCHEDULED_ANNOTATION), Timestamp(scheduled_ms))]
+    return edited_map(MESSAGE_ANNOTATIONS, annotations, add=scheduled)
 
 
 def _restored_properties(properties: bytes, session_id: str | None, time_to_live_ms: int | None, now_ms: int) -> bytes:
     if session_id is None and time_to_live_ms is None:
         return properties
-    fields = list_fields(properties, PROPERTY_FIELDS) if properties else [None] * PROPERTY_FIELDS
+    fields = list_fields(properties, PROPERTY_FIELDS)
     if session_id is not None:
         fields[GROUP_ID] = session_id
     if time_to_live_ms is not None:
@@ -350,14 +439,14 @@ def _restored_properties(properties: bytes, session_id: str | None, time_to_live
     return list_section(PROPERTIES, fields)
 
 
-def _part(destination: str, part_of: str, number: int, count: int, content: bytes) -> bytes:
-    names = [(PATH, destination), (PART_OF, part_of), (PART, Int(number)), (PARTS, Int(count))]
+def _encoded_part(destination: str, part_of: str, number: int, count: int, content: bytes) -> bytes:
+    aliases = [(PATH, destination), (PART_OF, part_of), (PART, Int(number)), (PARTS, Int(count))]
     properties = list_section(PROPERTIES, [f"{part_of}/{number}"])
-    return properties + edited_map(APPLICATION_PROPERTIES, b"", add=names) + b"\x00\x53\x75" + encode(content)
+    return properties + edited_map(APPLICATION_PROPERTIES, b"", add=aliases) + b"\x00\x53\x75" + encode(content)
 
 
-def _read_part(found: dict[Any, Any], body: bytes) -> Part:
-    of, number, count = found[PART_OF], found.get(PART), found.get(PARTS)
+def _read_part(aliases: dict[str, Any], body: bytes) -> Part:
+    of, number, count = aliases[PART_OF], aliases.get(PART), aliases.get(PARTS)
     if not isinstance(of, str):
         raise AliasError(PART_OF, of, "a string")
     if not isinstance(count, int) or count < 1:
@@ -373,9 +462,9 @@ def _read_part(found: dict[Any, Any], body: bytes) -> Part:
 
 
 def _session_id(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return None if value is None else str(value)
-    raise AliasError(SESSION_ID, value, "a string")
+    if value is not None and not isinstance(value, str):
+        raise AliasError(SESSION_ID, value, "a string")
+    return None if value is None else str(value)
 
 
 # --- aliases that are times ---------------------------------------------------------------------------------
@@ -387,11 +476,11 @@ _LARGEST_TIME_SPAN_MS = 922_337_203_685_477
 
 
 def time_to_live_ms(value: Any) -> int | None:
-    """Milliseconds of a time to live alias.
+    """The milliseconds of a time-to-live alias; None if there is no alias. Raises `AliasError`.
 
-    A long is ours: milliseconds. Older clients left a .NET time span (a described type whose value counts
-    ticks of 100 ns), any other number in seconds, or a duration as text (ISO 8601, or .NET's d.hh:mm:ss).
-    More than .NET's largest time span is that: for ever.
+    pairbus writes a long: milliseconds. Older clients wrote a .NET time span (a described count of 100 ns ticks),
+    another kind of number in seconds, or a duration as text (ISO 8601, or .NET's d.hh:mm:ss). Longer times are cut to
+    .NET's largest time span, which means forever.
     """
     milliseconds: int | None = None
     match value:
@@ -404,7 +493,7 @@ def time_to_live_ms(value: Any) -> int | None:
         case int() if type(value) is int:
             milliseconds = value
         case int() | float() if not isinstance(value, Timestamp) and value == value:
-            milliseconds = _whole(float(value) * 1000)
+            milliseconds = _rounded(float(value) * 1000)
         case str():
             milliseconds = _duration_ms(value)
     if milliseconds is None or milliseconds < 0:
@@ -415,10 +504,10 @@ def time_to_live_ms(value: Any) -> int | None:
 
 
 def scheduled_ms(value: Any) -> int | None:
-    """Milliseconds since the Unix epoch of a scheduled time alias.
+    """The milliseconds since the Unix epoch of a scheduled-time alias; None if there is no alias. Raises `AliasError`.
 
-    A timestamp is ours. Older clients left a .NET date (a described type that counts ticks of 100 ns from
-    the year 1), a number of seconds since the epoch (milliseconds if it could not be seconds), or ISO 8601.
+    pairbus writes a timestamp. Older clients wrote a .NET date (a described count of 100 ns ticks since the year 1), a
+    number of seconds since the epoch (milliseconds if too large for seconds), or ISO 8601.
     """
     milliseconds: int | None = None
     match value:
@@ -431,7 +520,7 @@ def scheduled_ms(value: Any) -> int | None:
         case Described(descriptor="com.microsoft:datetime-offset", value=int() as ticks):
             milliseconds = (ticks - _TICKS_AT_UNIX_EPOCH) // _TICKS_PER_MS
         case int() | float() if value == value:
-            milliseconds = _whole(float(value) * 1000 if abs(value) < _SECONDS_BELOW else float(value))
+            milliseconds = _rounded(float(value) * 1000 if abs(value) < _SECONDS_BELOW else float(value))
         case str():
             milliseconds = _instant_ms(value)
     if milliseconds is None:
@@ -439,7 +528,7 @@ def scheduled_ms(value: Any) -> int | None:
     return milliseconds
 
 
-def _whole(milliseconds: float) -> int | None:
+def _rounded(milliseconds: float) -> int | None:
     return round(milliseconds) if abs(milliseconds) < 2**63 else None
 
 
@@ -453,11 +542,11 @@ _NET_DURATION = re.compile(
 
 
 def _duration_ms(text: str) -> int | None:
-    found = _ISO_DURATION.fullmatch(text) or _NET_DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
+    match = _ISO_DURATION.fullmatch(text) or _NET_DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
         return None
     weights = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
-    return _whole(sum(float(found[unit]) * weight for unit, weight in weights if found[unit]))
+    return _rounded(sum(float(match[unit]) * weight for unit, weight in weights if match[unit]))
 
 
 def _instant_ms(text: str) -> int | None:

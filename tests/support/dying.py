@@ -118,7 +118,7 @@ class _DyingReceiver:
         deliveries = await self._inner.receive(1 if self._transport.sips else limit, wait)
         if deliveries:
             self._transport.step("received")
-        if any("/1" in name for name in _names([one.raw for one in deliveries])):
+        if any("/1" in name for name in _names([one.message.raw for one in deliveries])):
             self._transport.step("part received")
         return deliveries
 

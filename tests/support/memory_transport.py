@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from pairbus.amqp.message import Stamps
+from pairbus import envelope
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
-from pairbus.syphon.outcomes import peeked
 from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.transport import ReceiverLostError
 
@@ -25,6 +24,10 @@ class _Stored:
     enqueued_ms: int
     owner: object | None = None
     locked_until: float = 0.0
+
+    def inspected(self) -> envelope.BacklogMessage:
+        message = envelope.inspect(self.raw)
+        return replace(message, sequence_number=self.number, enqueued_ms=message.enqueued_ms or self.enqueued_ms)
 
 
 @dataclass
@@ -135,7 +138,7 @@ class MemoryReceiver:
     def _lock(self, stored: _Stored, now: float) -> Delivery:
         lock = object()
         stored.owner, stored.locked_until = lock, now + self._queue.lock_seconds
-        return Delivery(stored.number, stored.raw, lock, now + self._queue.lock_seconds / 2, stored.enqueued_ms)
+        return Delivery(stored.inspected(), lock, now + self._queue.lock_seconds / 2)
 
     async def quiet(self) -> list[Delivery]:
         return []
@@ -194,7 +197,7 @@ class MemoryReceiver:
         await asyncio.sleep(0)
         self._check()
         found = [one for number, one in self._queue.messages.items() if number >= from_number][:count]
-        return [peeked(Stamps(one.number, one.enqueued_ms, None), one.raw) for one in found]
+        return [Peeked.of(one.inspected()) for one in found]
 
     async def close(self) -> None:
         return None

@@ -301,8 +301,12 @@ def id_text(value: str | UUID | int | bytes | None) -> str | None:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def first_field(buf: bytes, list_at: int) -> Any:
-    """The first field of the list at ``list_at``: in the properties, the message id. Later fields are not read."""
+def first_field(section: bytes) -> Any:
+    """The first field of a list section; of the properties, the message id. Later fields are not read."""
+    return _first_item(section, _value_at(section)) if section else None
+
+
+def _first_item(buf: bytes, list_at: int) -> Any:
     count, pos = _list_content(buf, list_at)
     return decode(buf, pos)[0] if count else None
 
@@ -313,7 +317,7 @@ def message_key(raw: bytes) -> str | None:
     while pos + 3 < len(raw) and raw[pos] == 0 and raw[pos + 1] == 0x53:
         code = raw[pos + 2]
         if code == PROPERTIES:
-            return id_text(first_field(raw, pos + 3))
+            return id_text(_first_item(raw, pos + 3))
         if not HEADER <= code < PROPERTIES:
             return None
         pos = skip(raw, pos + 3)

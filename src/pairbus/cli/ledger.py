@@ -170,7 +170,7 @@ def _access(primary_names: list[str], secondary: str | None) -> dict[str, str]:
 
     Spark's plans contain only the name of the variable, never its value; Spark's processes inherit the variable.
     """
-    from pairbus.syphon.service import list_backlog_queues
+    from pairbus.syphon.backlog import list_backlog_queues
 
     where = namespace_of_secondary(secondary)
     if where._connection_string is None:

@@ -192,7 +192,7 @@ class DepthWatch:
             await asyncio.gather(self._round, return_exceptions=True)
 
     async def _count(self, queues: Mapping[str, list[str]]) -> None:
-        from pairbus.syphon.namespaces import count_waiting
+        from pairbus.syphon.backlog import count_waiting
 
         for gone in self.depths.keys() - queues.keys():
             del self.depths[gone]
@@ -205,8 +205,10 @@ class DepthWatch:
             async with asyncio.timeout(ROUND_SECONDS):
                 for key in choose(queues, self._counted):
                     begun = time.time()
-                    waiting, dead = await count_waiting(self._secondary, queues[key])
-                    self.depths[key] = Depth(waiting, dead, (begun + time.time()) / 2)
+                    counted = (await count_waiting(self._secondary, queues[key])).values()
+                    waiting = sum(queue.waiting for queue in counted)
+                    dead_letters = sum(queue.dead_letters for queue in counted)
+                    self.depths[key] = Depth(waiting, dead_letters, (begun + time.time()) / 2)
                     self._counted[key] = time.monotonic()
         except Exception as error:  # the outermost of this task: the page must not show old numbers, whatever failed
             _log.warning("Cannot count the backlog in %s (%s).", self.host, type(error).__name__)

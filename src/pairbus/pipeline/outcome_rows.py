@@ -1,15 +1,15 @@
-"""What executors did becomes records in the driver's ledger: their files travel as rows.
+"""How the records of executors reach the driver's ledger: their files travel as rows.
 
-    executor  a task records with the ledger's own writer, into a folder of its machine, and returns its closed files
-    driver    stores each file under its own name, then tells the executors to delete what it has
+    executor  a task records with the ledger's own writer into a folder on its machine, and returns its closed files
+    driver    stores each file under its own name, then lets the executors delete the files it has
 
 Rules:
-- A message leaves a backlog queue only after the record of its restoring is in a file (`DurableRecords`). So a killed
-  executor has recorded everything that it removed, and an audit does not call it lost.
-- A file stays at the executor until the driver has it on disk. What a killed process left open is closed and returned
-  by the next task on that machine, or by the gathering after a round.
-- A file's name is its identity, and a record's process and number are its: what comes twice is there once.
-- A machine whose disk is lost takes the records of its running tasks with it, `SHARE` messages each at most.
+- A message leaves a backlog queue only after its record is in a file (`DurableRecords`). So a killed executor has
+  recorded everything it removed, and an audit does not count it as lost.
+- A file stays on the executor until the driver has it on disk. A file that a killed process left open is closed and
+  returned by the next task on that machine, or by the gathering after a round.
+- The name of a file identifies it, and so do the process and number of a record: duplicates are stored once.
+- A lost disk takes the records of the running tasks on its machine with it: at most `MESSAGES_PER_TASK` messages each.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from pairbus.ledger.files import folder_bytes, sync_folder
 
 log = logging.getLogger(__name__)
 
-SHARE = 100_000
-"""Messages that one task carries when it records: some 10 MB of compressed rows for the driver."""
+MESSAGES_PER_TASK = 100_000
+"""The messages that one recording task carries: about 10 MB of compressed rows for the driver."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+\.[0-9]{6}\.jsonl")
 _LIMITS = LedgerLimits(roll_bytes=16 << 20)
 
 
 class RecordsError(RuntimeError):
-    """Executors cannot record; the text says what to do."""
+    """Executors cannot record."""
 
 
 class FileRow(TypedDict):
@@ -51,18 +51,18 @@ class FileRow(TypedDict):
 
 
 def journal_key(host: str, ledger: Path, secondary: str, primary_name: str) -> str:
-    """Names the executors' folders of one ledger: a later run finds there what a run that died had not gathered."""
+    """The name of the executors' folders for one ledger. A later run finds there what a killed run did not gather."""
     return blake2b("\0".join((host, str(ledger), secondary, primary_name)).encode(), digest_size=12).hexdigest()
 
 
 def journal_folder(key: str) -> Path:
-    """The folder of this machine, readable by this user only."""
+    """The folder on this machine, readable by this user only."""
     top = Path(tempfile.gettempdir()) / f"pairbus-syphon-{os.getuid()}"
     top.mkdir(mode=0o700, exist_ok=True)
-    found = top.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = top.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise RecordsError(
-            f"{top} is not a private folder of user {os.getuid()}: remove it, or set TMPDIR for executors."
+            f"{top} is not a private folder of user {os.getuid()}. Remove it, or set TMPDIR for the executors."
         )
     folder = top / key
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -70,7 +70,7 @@ def journal_folder(key: str) -> Path:
 
 
 class Journal:
-    """What one task records, and what it hands over at its end."""
+    """The records of one task."""
 
     def __init__(self, key: str) -> None:
         self._folder = journal_folder(key)
@@ -78,14 +78,14 @@ class Journal:
         self.writer = LedgerWriter(self._folder, role=Role.SYPHON, limits=_LIMITS)
 
     def close(self) -> list[FileRow]:
-        """Close it, whatever becomes of the answer: its own files, and those that killed processes had left."""
+        """Close the journal; returns its files, and those that killed processes left behind."""
         self.writer.close()
         own = [path for path in closed_files(self._folder) if path.name.startswith(f"{self.writer.process}.")]
         return list(_rows([*self._orphans, *own]))
 
 
 def left_behind(key: str, stored: Collection[str]) -> Iterator[FileRow]:
-    """Delete the files that the driver has; what is on this machine besides."""
+    """Delete the files that the driver has; yields the other files on this machine."""
     folder = journal_folder(key)
     publish_orphans(folder)
     files = closed_files(folder)
@@ -99,7 +99,7 @@ def _rows(paths: Iterable[Path]) -> Iterator[FileRow]:
     for path in paths:
         try:
             yield FileRow(file=path.name, content=zlib.compress(path.read_bytes(), 1))
-        except FileNotFoundError:  # another task has handed it over, and it was deleted
+        except FileNotFoundError:  # another task returned it, and it was deleted
             continue
 
 
@@ -107,16 +107,16 @@ def _rows(paths: Iterable[Path]) -> Iterator[FileRow]:
 
 
 class DriversLedger:
-    """The folder that the executors' files come to."""
+    """The ledger folder of the driver, which collects the files of the executors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.stored: set[str] = set()
-        """Files that are here and still at an executor."""
+        """Files that are here and still on an executor."""
 
     def store(self, row: FileRow) -> bool:
-        """Durable when this returns; False for a file that was here already, or for which there is no room."""
+        """Store a file durably; returns False if it was already stored, or if it could not be written."""
         name = row["file"]
         if not _NAME.fullmatch(name):
             raise ValueError(f"An executor sent a ledger file named {name!r}; expected PROCESS.NUMBER.jsonl.")
@@ -128,7 +128,7 @@ class DriversLedger:
                 self._write(path, zlib.decompress(row["content"]))
             except OSError as error:
                 log.warning(
-                    "The ledger in %s cannot be written (%s): the records stay with the executors.",
+                    "The ledger in %s cannot be written (%s). The records stay on the executors.",
                     self.folder,
                     error.strerror or type(error).__name__,
                 )
@@ -140,15 +140,15 @@ class DriversLedger:
         limit = _LIMITS.folder_bytes
         if folder_bytes(self.folder) + len(content) > limit:
             raise OSError(0, f"its files have reached the limit of {limit} bytes")
-        unnamed = path.with_name(f"{path.name}.new")
+        temporary = path.with_name(f"{path.name}.new")
         try:
-            with open(unnamed, "wb", opener=_private) as file:
+            with open(temporary, "wb", opener=_private) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            unnamed.rename(path)
+            temporary.rename(path)
         except OSError:
-            unnamed.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         sync_folder(self.folder)
 

@@ -1,12 +1,13 @@
-"""The syphon: carries the messages that wait in backlog queues home to the primary.
+"""The syphon: carries the messages in backlog queues home to the primary.
 
-The way of a message, and the files that show it:
+The way of a message through the files:
 
     transport (receive) -> planner (order, batches, pauses, parts) -> envelope (restore) -> transport (send, complete)
 
-`planner`, with `lanes`, `parts`, `sequences`, `pauses`, `verdicts` and `letters`, is PURE and decides; `pump` does what
-it says, over `amqp_transport` (raw AMQP sections) or `sdk_transport` (the plain SDK); `service` runs a pump for each
-backlog queue; `in_process` puts that into an application.
+`planner`, with `deliveries`, `parts`, `sequences` and `send_errors`, is PURE and decides. `pump` carries out its
+decisions over `amqp_transport` (raw AMQP sections) or `sdk_transport` (the plain SDK). `service` runs one pump per
+backlog queue; `in_process` runs it inside an application. `outcomes` records what became of messages, `control` and
+`web` show it to other processes. `backlog` and `deadletters` look into the queues without a syphon.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ if TYPE_CHECKING:
     from pairbus.syphon.namespaces import Namespace as Namespace
     from pairbus.syphon.outcomes import Carried as Carried
     from pairbus.syphon.service import Syphon as Syphon
+    from pairbus.syphon.service import SyphonOptions as SyphonOptions
     from pairbus.syphon.service import SyphonState as SyphonState
 
-__all__ = ["Carried", "InProcessSyphon", "Namespace", "Syphon", "SyphonState", "start_in_process"]
+__all__ = ["Carried", "InProcessSyphon", "Namespace", "Syphon", "SyphonOptions", "SyphonState", "start_in_process"]
 
-_HOMES = {
+_MODULES = {
     "Carried": "outcomes",
     "InProcessSyphon": "in_process",
     "Namespace": "namespaces",
     "Syphon": "service",
+    "SyphonOptions": "service",
     "SyphonState": "service",
     "start_in_process": "in_process",
 }
 
 
 def __getattr__(name: str) -> object:
-    # Loaded when asked for: the PURE parts must not load the SDK.
-    if name not in _HOMES:
+    # Loaded on first use: the PURE modules must not load the SDK.
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

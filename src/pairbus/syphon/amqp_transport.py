@@ -20,6 +20,7 @@ from uuid import UUID
 import certifi
 from azure.core.exceptions import AzureError
 
+from pairbus import envelope
 from pairbus.amqp.client import (
     AmqpClientError,
     ClientConnection,
@@ -31,12 +32,11 @@ from pairbus.amqp.client import (
     TokenRefusedError,
 )
 from pairbus.amqp.conditions import UNAUTHORIZED
-from pairbus.amqp.message import BATCH_FORMAT, join_batch, read_stamps
+from pairbus.amqp.message import BATCH_FORMAT, join_batch
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Released, State
 from pairbus.amqp.types import Array, Int
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.namespaces import Namespace, TokenSource
-from pairbus.syphon.outcomes import peeked
 from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
 from pairbus.syphon.transport import ReceiverLostError, renew_after
 
@@ -355,7 +355,7 @@ class AmqpReceiver:
         return await self._renew(deliveries[half:], lost, again_at)
 
     async def peek(self, from_number: int, count: int) -> list[Peeked]:
-        return [peeked(read_stamps(raw), raw) for raw in await self.peek_raw(from_number, count)]
+        return [Peeked.of(envelope.inspect(raw)) for raw in await self.peek_raw(from_number, count)]
 
     async def peek_raw(self, from_number: int, count: int) -> list[bytes]:
         """The messages from this number on, whole."""
@@ -378,9 +378,9 @@ def _deliveries(received: Sequence[Received]) -> list[Delivery]:
     now = asyncio.get_running_loop().time()
     deliveries = []
     for one in received:
-        number, enqueued_ms, locked_until_ms, _ = read_stamps(one.raw)
-        until = locked_until_ms / 1000 if locked_until_ms is not None else None
-        deliveries.append(Delivery(number, one.raw, one, renew_after(now, until), enqueued_ms))
+        message = envelope.inspect(one.raw)
+        until = message.locked_until_ms / 1000 if message.locked_until_ms is not None else None
+        deliveries.append(Delivery(message, one, renew_after(now, until)))
     return deliveries
 
 

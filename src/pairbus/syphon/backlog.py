@@ -1,31 +1,112 @@
-"""Looking into a backlog without touching it, and removing queues that nobody uses."""
+"""The backlog queues of a primary: finding, counting, peeking and pruning them, without receiving a message."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from azure.core.exceptions import ResourceNotFoundError
 
 from pairbus import envelope
-from pairbus.amqp.codec import decode
-from pairbus.amqp.message import Sections, read_facts, read_stamps
-from pairbus.amqp.types import AmqpDecodeError
-from pairbus.errors import EnvelopeError
+from pairbus.amqp.message import read_facts, read_stamps
 from pairbus.pairing.options import backlog_path
-from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
 from pairbus.syphon.namespaces import Namespace, NamespaceError, administering
-from pairbus.syphon.service import list_backlog_queues
+
+if TYPE_CHECKING:
+    from pairbus.syphon.amqp_transport import AmqpReceiver
 
 DEAD_LETTERS = "/$DeadLetterQueue"
-PEEK_AT_MOST = 100
+PEEK_LIMIT = 100
 _NAMES_SHOWN = 5
+
+
+class NoBacklogError(NamespaceError):
+    """The requested backlog queues do not exist."""
+
+
+# --- finding and counting ---------------------------------------------------------------------------------
+
+
+async def list_backlog_queues(secondary: Namespace, primary_name: str) -> list[str]:
+    """The backlog queues of this primary that exist in the secondary, by number."""
+    pattern = re.compile(re.escape(backlog_path(primary_name, 0)[:-1]) + r"(0|[1-9][0-9]*)", re.IGNORECASE)
+    async with administering(secondary, f"Listing the backlog queues of {primary_name!r}") as admin:
+        matches = [match async for queue in admin.list_queues() if (match := pattern.fullmatch(queue.name))]
+    return [match[0] for match in sorted(matches, key=lambda match: int(match[1]))]
+
+
+async def extra_queues(secondary: Namespace, primary_name: str, numbers: Iterable[int]) -> list[str]:
+    """The existing backlog queues of this primary other than those with these numbers."""
+    in_use = {backlog_path(primary_name, number).lower() for number in numbers}
+    return [queue for queue in await list_backlog_queues(secondary, primary_name) if queue.lower() not in in_use]
+
+
+async def existing_queues(secondary: Namespace, primary_name: str) -> list[str]:
+    """The backlog queues of this primary; raises `NoBacklogError` if there are none, as the name may be wrong."""
+    queues = await list_backlog_queues(secondary, primary_name)
+    if not queues:
+        raise await no_backlog(secondary, primary_name)
+    return queues
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """The messages in a backlog queue and in its dead-letter queue."""
+
+    waiting: int
+    dead_letters: int
+
+
+async def count_waiting(secondary: Namespace, queues: Iterable[str]) -> dict[str, QueueDepth]:
+    """The depth of each of these queues; queues that do not exist are left out."""
+    depths: dict[str, QueueDepth] = {}
+    async with administering(secondary, "Counting the backlog") as admin:
+        for queue in queues:
+            with suppress(ResourceNotFoundError):
+                counts = await admin.get_queue_runtime_properties(queue)
+                depths[queue] = QueueDepth(counts.active_message_count or 0, counts.dead_letter_message_count or 0)
+    return depths
+
+
+async def no_backlog(secondary: Namespace, primary_name: str, numbers: Collection[int] = ()) -> NoBacklogError:
+    """The error for backlog queues that do not exist. It names existing ones, if the credential may list them."""
+    try:
+        ours = [queue.rpartition("/")[2] for queue in await list_backlog_queues(secondary, primary_name)]
+        others = [] if ours else await _names_in_use(secondary)
+    except NamespaceError:
+        ours, others = [], []
+    if ours and numbers:
+        requested = _enumerated([str(number) for number in numbers])
+        missing = f"queue {requested} does not exist" if len(numbers) == 1 else f"queues {requested} do not exist"
+        there = "there is" if len(ours) == 1 else "there are"
+        return NoBacklogError(f"Backlog {missing}; {there} {_enumerated(ours)}.")
+    hint = f"; there are some of {_enumerated([repr(name) for name in others[:_NAMES_SHOWN]])}" if others else ""
+    return NoBacklogError(f"No backlog queue of {primary_name!r} exists in the secondary{hint}.")
+
+
+async def _names_in_use(secondary: Namespace) -> list[str]:
+    """The names of the primaries that have backlog queues in this secondary."""
+    path = re.compile("(.+)" + re.escape(backlog_path("-", 0)[1:-1]) + "[0-9]+", re.IGNORECASE)
+    async with administering(secondary, "Listing the backlog queues") as admin:
+        names = {match[1] async for queue in admin.list_queues() if (match := path.fullmatch(queue.name))}
+    return sorted(names)
+
+
+def _enumerated(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+# --- peeking ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One message in a backlog queue or its dead-letter queue."""
+    """One message in a backlog queue or its dead-letter queue. `part` is like `2/3`: the second of three parts."""
 
     queue: str
     sequence_number: int
@@ -34,14 +115,13 @@ class Waiting:
     enqueued_ms: int | None
     size: int
     part: str | None
-    """`2/3`: the second of three parts."""
     reason: str | None = None
     description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogQueue:
-    """One backlog queue: what is in it, as far as it was looked into."""
+    """The content of one backlog queue. Destinations and parts are counted in its `looked_at` oldest messages."""
 
     queue: str
     extra: bool
@@ -51,83 +131,43 @@ class BacklogQueue:
     destinations: dict[str, int]
     parts: int
     looked_at: int
-    """Destinations and parts were counted in so many messages, from the oldest on."""
-
-
-class NoBacklogError(NamespaceError):
-    """The backlog queues that were asked for do not exist."""
-
-
-async def existing_queues(secondary: Namespace, primary_name: str) -> list[str]:
-    """The backlog queues of this primary; raises `NoBacklogError` if there is none: the name may be a wrong one."""
-    found = await list_backlog_queues(secondary, primary_name)
-    if not found:
-        raise await no_backlog(secondary, primary_name)
-    return found
-
-
-async def no_backlog(secondary: Namespace, primary_name: str, numbers: Collection[int] = ()) -> NoBacklogError:
-    """Why none of these backlog queues exists, with those that do, if we may ask the administration for them."""
-    try:
-        ours = [queue.rpartition("/")[2] for queue in await list_backlog_queues(secondary, primary_name)]
-        others = [] if ours else await _names_in_use(secondary)
-    except NamespaceError:
-        ours, others = [], []
-    if ours and numbers:
-        which = _together([str(number) for number in numbers])
-        said = f"queue {which} does not exist" if len(numbers) == 1 else f"queues {which} do not exist"
-        there = "there is" if len(ours) == 1 else "there are"
-        return NoBacklogError(f"Backlog {said}; {there} {_together(ours)}.")
-    hint = f"; there are some of {_together([repr(name) for name in others[:_NAMES_SHOWN]])}" if others else ""
-    return NoBacklogError(f"No backlog queue of {primary_name!r} exists in the secondary{hint}.")
-
-
-async def _names_in_use(secondary: Namespace) -> list[str]:
-    """The primaries that have backlog queues in this secondary."""
-    path = re.compile("(.+)" + re.escape(backlog_path("-", 0)[1:-1]) + "[0-9]+", re.IGNORECASE)
-    async with administering(secondary, "Listing the backlog queues") as admin:
-        found = {match[1] async for queue in admin.list_queues() if (match := path.fullmatch(queue.name))}
-    return sorted(found)
-
-
-def _together(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 async def list_queues(
     secondary: Namespace, primary_name: str, numbers: Collection[int], look_at: int = 1000
 ) -> list[BacklogQueue]:
-    """Every backlog queue of this primary; `numbers` are those in use, the others are extra."""
+    """Describe all backlog queues of this primary; those without one of these numbers are extra."""
     in_use = {backlog_path(primary_name, number).lower() for number in numbers}
-    found = []
-    async with administering(secondary, "Counting the backlog") as admin:
-        for queue in await existing_queues(secondary, primary_name):
-            counts = await admin.get_queue_runtime_properties(queue)
-            destinations: Counter[str] = Counter()
-            parts = looked_at = 0
-            oldest: int | None = None
-            async for message in peek(secondary, queue, look_at):
-                looked_at += 1
-                oldest = message.enqueued_ms if oldest is None else oldest
-                destinations[message.destination or "(none)"] += 1
-                parts += message.part is not None
-            found.append(
-                BacklogQueue(
-                    queue,
-                    queue.lower() not in in_use,
-                    counts.active_message_count or 0,
-                    counts.dead_letter_message_count or 0,
-                    oldest,
-                    dict(destinations.most_common()),
-                    parts,
-                    looked_at,
-                )
+    described = []
+    depths = await count_waiting(secondary, await existing_queues(secondary, primary_name))
+    for queue, depth in depths.items():
+        destinations: Counter[str] = Counter()
+        parts = looked_at = 0
+        oldest: int | None = None
+        async for message in peek(secondary, queue, look_at):
+            looked_at += 1
+            oldest = message.enqueued_ms if oldest is None else oldest
+            destinations[message.destination or "(none)"] += 1
+            parts += message.part is not None
+        described.append(
+            BacklogQueue(
+                queue,
+                queue.lower() not in in_use,
+                depth.waiting,
+                depth.dead_letters,
+                oldest,
+                dict(destinations.most_common()),
+                parts,
+                looked_at,
             )
-    return found
+        )
+    return described
 
 
 async def peek(secondary: Namespace, path: str, count: int, from_number: int = 0) -> AsyncIterator[Waiting]:
-    """The oldest messages of a backlog queue (or, with `DEAD_LETTERS` at its end, of its dead-letter queue)."""
+    """The oldest messages of a backlog queue, or of its dead-letter queue if the path ends with `DEAD_LETTERS`."""
+    from pairbus.syphon.amqp_transport import AmqpTransport
+
     receiver = await AmqpTransport(secondary, secondary).open_receiver(path)
     try:
         async for raw in peek_raws(receiver, count, from_number):
@@ -137,10 +177,10 @@ async def peek(secondary: Namespace, path: str, count: int, from_number: int = 0
 
 
 async def peek_raws(receiver: AmqpReceiver, count: float = math.inf, from_number: int = 0) -> AsyncIterator[bytes]:
-    """So many messages, or all of them, from the oldest on."""
+    """The oldest `count` messages, or all of them."""
     seen = 0
     while seen < count:
-        raws = await receiver.peek_raw(from_number, int(min(PEEK_AT_MOST, count - seen)))
+        raws = await receiver.peek_raw(from_number, int(min(PEEK_LIMIT, count - seen)))
         if not raws:
             return
         for raw in raws:
@@ -150,32 +190,33 @@ async def peek_raws(receiver: AmqpReceiver, count: float = math.inf, from_number
 
 
 def describe(queue: str, raw: bytes) -> Waiting:
-    """What a message in a backlog says about itself, as far as it can be read."""
-    destination = part = None
-    enqueued: int | None = None
-    try:
-        message = envelope.read(raw)
-        destination, enqueued = message.destination, message.enqueued_ms
-        part = f"{message.part.number}/{message.part.count}" if message.part is not None else None
-    except (EnvelopeError, AmqpDecodeError):
-        enqueued = _enqueued_ms(raw)
+    """Describe a message in a backlog, as far as it can be read."""
+    message = envelope.inspect(raw)
+    part = message.part
     facts = read_facts(raw)
     properties = facts.application_properties
     return Waiting(
         queue,
-        read_stamps(raw).sequence_number,
+        message.sequence_number,
         facts.message_key,
-        destination,
-        int(enqueued) if enqueued is not None else None,
-        len(raw),
-        part,
+        message.destination or None,
+        message.enqueued_ms or None,
+        message.size,
+        f"{part.number}/{part.count}" if part is not None else None,
         _text(properties.get("DeadLetterReason")),
         _text(properties.get("DeadLetterErrorDescription")),
     )
 
 
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+# --- pruning ----------------------------------------------------------------------------------------------
+
+
 async def prune(secondary: Namespace, primary_name: str, numbers: Collection[int], *, dry_run: bool) -> list[str]:
-    """Delete the extra backlog queues that are empty, dead-letter queue included; which they are."""
+    """Delete the extra backlog queues that are empty, dead-letter queue included. Returns their paths."""
     in_use = {backlog_path(primary_name, number).lower() for number in numbers}
     pruned = []
     async with administering(secondary, "Deleting empty backlog queues") as admin:
@@ -189,13 +230,3 @@ async def prune(secondary: Namespace, primary_name: str, numbers: Collection[int
                 await admin.delete_queue(queue)
             pruned.append(queue)
     return pruned
-
-
-def _enqueued_ms(raw: bytes) -> int | None:
-    section = Sections.split(raw).message_annotations
-    found = decode(section, 3)[0] if section else {}
-    return found.get("x-opt-enqueued-time")
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

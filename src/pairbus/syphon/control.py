@@ -1,7 +1,10 @@
-"""The control socket: asking a running syphon for its state, pausing it, telling it to stop.
+"""How other processes observe and control a running syphon.
 
-One command a line (`state`, `pause`, `resume`, `stop`), one JSON object a line back: the state, or `{"error": ...}`.
-The socket is a file that only its owner can open.
+- The control socket: one command per line (`state`, `pause`, `resume`, `stop`), one JSON object per line back (the
+  state, or `{"error": ...}`). The socket is a file that only its owner can open.
+- The state directory: the syphon publishes its counts and state there, and applies requests (`pairbus.publishing`).
+
+Health and metrics over HTTP are in `web`.
 """
 
 from __future__ import annotations
@@ -11,35 +14,42 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pairbus.syphon.service import Syphon
+from pairbus.ledger import CompletedOperation
+
+if TYPE_CHECKING:
+    from pairbus.publishing import Publisher
+    from pairbus.publishing.records import RequestedAction, SyphonReport
+    from pairbus.syphon.service import Syphon
 
 COMMANDS = ("state", "pause", "resume", "stop")
+MOST_DESTINATIONS = 20
 _LONGEST_PATH = 100
 _ASK_SECONDS = 10.0
 
 
 class ControlError(Exception):
-    """The socket cannot be made or nobody answers at it."""
+    """The control socket cannot be created, or no syphon answers on it."""
 
 
 @contextlib.asynccontextmanager
 async def control_socket(syphon: Syphon, path: Path) -> AsyncIterator[None]:
-    """Answer at `path` as long as the context lasts; a socket that a dead syphon left there is replaced."""
+    """Answer on `path` while the context lasts. A socket that a dead syphon left there is replaced."""
     if len(str(path)) > _LONGEST_PATH:
         raise ControlError(
-            f"The control socket's path has {len(str(path))} characters; the system takes {_LONGEST_PATH}: choose a "
-            "shorter one."
+            f"The path of the control socket has {len(str(path))} characters; the system allows {_LONGEST_PATH}. "
+            "Choose a shorter one."
         )
-    await asyncio.to_thread(_make_place, path)
+    await asyncio.to_thread(_remove_stale, path)
     mask = os.umask(0o177)
     try:
         server = await asyncio.start_unix_server(lambda reader, writer: _serve(syphon, reader, writer), path)
     except OSError as error:
-        raise ControlError(f"The control socket {path} cannot be made: {error.strerror}.") from error
+        raise ControlError(f"Cannot create the control socket {path}: {error.strerror}.") from error
     finally:
         os.umask(mask)
     try:
@@ -50,7 +60,7 @@ async def control_socket(syphon: Syphon, path: Path) -> AsyncIterator[None]:
 
 
 async def _serve(syphon: Syphon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError, ValueError):  # ValueError: a line without end
+    with contextlib.suppress(ConnectionError, ValueError):  # ValueError: an endless line
         while line := await reader.readline():
             writer.write(json.dumps(_answer(syphon, line.decode("utf-8", "replace").strip())).encode() + b"\n")
             await writer.drain()
@@ -68,12 +78,12 @@ def _answer(syphon: Syphon, command: str) -> dict[str, Any]:
         case "state":
             pass
         case _:
-            return {"error": f"{command[:40]!r} is unknown; known are {', '.join(COMMANDS)}."}
+            return {"error": f"Unknown command {command[:40]!r}. Use one of {', '.join(COMMANDS)}."}
     return syphon.state().as_dict()
 
 
 def ask(path: Path, command: str) -> dict[str, Any]:
-    """Send one command to the syphon that answers at `path`."""
+    """Send one command to the syphon that answers on `path`."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ASK_SECONDS)
@@ -82,18 +92,89 @@ def ask(path: Path, command: str) -> dict[str, Any]:
             with connection.makefile("rb") as lines:
                 answer: dict[str, Any] = json.loads(lines.readline())
     except (OSError, ValueError) as error:
-        raise ControlError(f"No syphon answers at {path} ({error}): start one with --control {path}.") from error
+        raise ControlError(f"No syphon answers on {path} ({error}). Start one with --control {path}.") from error
     if "error" in answer:
         raise ControlError(str(answer["error"]))
     return answer
 
 
-def _make_place(path: Path) -> None:
-    """Remove what a dead syphon left; refuse if a living one answers."""
+def _remove_stale(path: Path) -> None:
+    """Remove the socket of a dead syphon; raise if a running one answers."""
     if path.exists():
         try:
             ask(path, "state")
         except ControlError:
             path.unlink()
         else:
-            raise ControlError(f"Another syphon answers at {path}: give each one its own control socket.")
+            raise ControlError(f"Another syphon answers on {path}. Give each syphon its own control socket.")
+
+
+def publish(syphon: Syphon, folder: Path | str | None, primary: str, secondary: str) -> PublishedSyphon | None:
+    """Start publishing the syphon, if a state directory is configured."""
+    if folder is None and not os.environ.get("PAIRBUS_STATE_DIR"):
+        return None
+    from pairbus.publishing import join
+
+    publisher = join(folder)
+    if publisher is None:
+        return None
+    published = PublishedSyphon(syphon, publisher, primary, secondary)
+    publisher.add(published)
+    return published
+
+
+class PublishedSyphon:
+    """A syphon as the publisher sees it. `primary` and `secondary` are named as in the ledger."""
+
+    def __init__(self, syphon: Syphon, publisher: Publisher, primary: str, secondary: str) -> None:
+        self.key = publisher.new_key("syphon")
+        self._syphon = syphon
+        self._publisher = publisher
+        self._primary = primary
+        self._secondary = secondary
+
+    def count(self, completed: CompletedOperation) -> None:
+        self._publisher.tally.count(self._primary, completed)
+
+    def describe(self) -> SyphonReport:
+        from pairbus.publishing.records import Pausing, PumpReport, SyphonReport
+
+        state, now = self._syphon.state(), time.time()
+        pumps = [
+            PumpReport(
+                queue=queue.queue,
+                state=queue.state,
+                in_hand=queue.in_hand,
+                held=queue.held,
+                restored=queue.counts.restored,
+                dead_lettered=queue.counts.dead_lettered,
+                paused=[
+                    Pausing(paused.destination, now + paused.seconds_left, paused.failures)
+                    for paused in queue.paused[:MOST_DESTINATIONS]
+                ],
+            )
+            for queue in state.queues
+        ]
+        return SyphonReport(
+            key=self.key,
+            primary=self._primary,
+            secondary=self._secondary,
+            primary_name=self._syphon.primary_name,
+            state=state.state,
+            pumps=pumps,
+        )
+
+    def apply(self, action: RequestedAction, entity: str) -> str:
+        from pairbus.publishing import RequestRefusedError
+        from pairbus.publishing.records import RequestedAction
+
+        if action is RequestedAction.PAUSE:
+            self._syphon.pause()
+            return "The syphon finishes the messages in hand and then pauses."
+        if action is RequestedAction.RESUME:
+            self._syphon.resume()
+            return "The syphon resumes."
+        raise RequestRefusedError("A syphon can only be paused and resumed.")
+
+    def close(self) -> None:
+        self._publisher.leave(self)

@@ -1,8 +1,8 @@
-"""Dead letters of backlog queues: what they are, and sending them on their way again once the cause is mended.
+"""Dead letters of backlog queues: listing them, and resubmitting them once the cause is fixed.
 
 A resubmitted message goes to the end of the backlog queue it was in, as it was before it was dead-lettered, and only
-then leaves the dead-letter queue. Dying in between leaves it in both: nothing is lost, and its id tells. With a
-ledger it is recorded before it leaves, so that the audit knows it waits again.
+then leaves the dead-letter queue. A crash in between leaves it in both: nothing is lost, and the message id identifies
+the copy. With a ledger, the resubmission is recorded before the message leaves, so that the audit knows it waits again.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pairbus import envelope
-from pairbus.amqp.message import message_key
-from pairbus.amqp.types import AmqpDecodeError
-from pairbus.errors import EnvelopeError
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Role, Route, error_name, outcome_of
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
 from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_queues, peek_raws
@@ -24,22 +21,22 @@ from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.send_errors import SendError
 from pairbus.syphon.transport import ReceiverLostError
 
-_STAMPS = ("DeadLetterReason", "DeadLetterErrorDescription")
-_AT_ONCE = 100
+_DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
+_RECEIVE_LIMIT = 100
 _EMPTY_SECONDS = 1.0
 
 
 async def dead_letters(secondary: Namespace, primary_name: str) -> list[Waiting]:
     """The dead letters of all backlog queues of this primary, oldest first within a queue."""
     transport = AmqpTransport(secondary, secondary)
-    found: list[Waiting] = []
+    letters: list[Waiting] = []
     for queue in await existing_queues(secondary, primary_name):
         receiver = await transport.open_receiver(queue + DEAD_LETTERS)
         try:
-            found += [describe(queue, raw) async for raw in peek_raws(receiver)]
+            letters += [describe(queue, raw) async for raw in peek_raws(receiver)]
         finally:
             await receiver.close()
-    return found
+    return letters
 
 
 async def resubmit(
@@ -51,22 +48,22 @@ async def resubmit(
     dry_run: bool = False,
     ledger: LedgerWriter | None = None,
 ) -> list[Waiting]:
-    """Send dead letters on their way again: all of them, or those with these reasons and these ids.
+    """Resubmit all dead letters, or those with these reasons and these ids.
 
-    Only what is dead now: a message that is dead-lettered again meanwhile stays where it is.
+    A message that is dead-lettered again meanwhile stays where it is.
     """
 
-    def chosen(one: Waiting) -> bool:
-        return (not reasons or one.reason in reasons) and (not message_ids or one.message_id in message_ids)
+    def is_chosen(letter: Waiting) -> bool:
+        return (not reasons or letter.reason in reasons) and (not message_ids or letter.message_id in message_ids)
 
-    wanted = [one for one in await dead_letters(secondary, primary_name) if chosen(one)]
+    wanted = [letter for letter in await dead_letters(secondary, primary_name) if is_chosen(letter)]
     if dry_run:
         return wanted
     done: list[Waiting] = []
     transport = AmqpTransport(secondary, secondary)
     try:
-        for queue in sorted({one.queue for one in wanted}):
-            numbers = {one.sequence_number for one in wanted if one.queue == queue}
+        for queue in sorted({letter.queue for letter in wanted}):
+            numbers = {letter.sequence_number for letter in wanted if letter.queue == queue}
             receiver = await transport.open_receiver(queue + DEAD_LETTERS)
             records = _Records(ledger, secondary.host, queue)
             try:
@@ -82,15 +79,15 @@ async def resubmit(
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What the ledger is told, if there is one. A message in parts is told once, with its first part."""
+    """Records resubmissions, if there is a ledger."""
 
     ledger: LedgerWriter | None
     secondary: str
     queue: str
 
     def received(self, deliveries: Sequence[Delivery], seconds: float) -> None:
-        for one in deliveries:
-            self._record(Operation.RECEIVE, self.queue + DEAD_LETTERS, one, seconds, None)
+        for delivery in deliveries:
+            self._record(Operation.RECEIVE, self.queue + DEAD_LETTERS, delivery, seconds, None)
 
     def resubmitted(self, delivery: Delivery, seconds: float, error: SendError | None) -> None:
         self._record(Operation.RESUBMIT, self.queue, delivery, seconds, error)
@@ -104,33 +101,22 @@ class _Records:
     ) -> None:
         if self.ledger is None:
             return
-        destination, message_id = _told(delivery.raw)
+        message = delivery.message
         self.ledger.record(
             CompletedOperation(
                 operation,
                 self.secondary,
                 entity,
-                [message_id],
-                [len(delivery.raw)],
+                [message.message_id if message.error is None else None],
+                [message.size],
                 outcome=outcome_of(error, in_doubt=error is not None and error.in_doubt),
                 error=error_name(error),
                 latency_us=round(seconds * 1e6),
                 route=Route.SYPHON,
-                destination=destination,
+                destination=message.destination or None,
                 role=Role.SYPHON,
             )
         )
-
-
-def _told(raw: bytes) -> tuple[str | None, str | None]:
-    """Destination and id of the message; no id for a part that is not the first."""
-    try:
-        message = envelope.read(raw)
-        if message.part is None:
-            return message.destination, message_key(raw)
-        return message.destination, message_key(message.part.content) if message.part.number == 1 else None
-    except (EnvelopeError, AmqpDecodeError, IndexError):
-        return None, None
 
 
 async def _resubmit(
@@ -141,34 +127,34 @@ async def _resubmit(
     done: list[Waiting],
     records: _Records,
 ) -> None:
-    """What was sent leaves the dead-letter queue, and is noted in `done`, also when something fails after it."""
+    """Resubmit the dead letters with these numbers, and add them to `done`, also if a later one fails."""
     others: list[Delivery] = []
     left = set(numbers)
     try:
         while left:
             started = time.monotonic()
-            deliveries = await receiver.receive(_AT_ONCE, _EMPTY_SECONDS)
+            deliveries = await receiver.receive(_RECEIVE_LIMIT, _EMPTY_SECONDS)
             records.received(deliveries, time.monotonic() - started)
             if not deliveries:
-                break  # the rest is in other hands
-            ours = [one for one in deliveries if one.sequence_number in left]
-            others += [one for one in deliveries if one.sequence_number not in left]
-            left -= {one.sequence_number for one in ours}
+                break  # other receivers hold the rest
+            ours = [delivery for delivery in deliveries if delivery.sequence_number in left]
+            others += [delivery for delivery in deliveries if delivery.sequence_number not in left]
+            left -= {delivery.sequence_number for delivery in ours}
             sent: list[Delivery] = []
             try:
-                for one in ours:
+                for delivery in ours:
                     started = time.monotonic()
                     try:
-                        await transport.send(queue, [envelope.unstamped(one.raw, _STAMPS)])
+                        await transport.send(queue, [envelope.unstamped(delivery.message.raw, _DEAD_LETTER_PROPERTIES)])
                     except SendError as error:
-                        records.resubmitted(one, time.monotonic() - started, error)
+                        records.resubmitted(delivery, time.monotonic() - started, error)
                         raise
-                    records.resubmitted(one, time.monotonic() - started, None)
-                    sent.append(one)
+                    records.resubmitted(delivery, time.monotonic() - started, None)
+                    sent.append(delivery)
             finally:
                 others += ours[len(sent) :]
                 await records.on_disk()
                 await receiver.complete(sent)
-                done += [describe(queue, one.raw) for one in sent]
+                done += [describe(queue, delivery.message.raw) for delivery in sent]
     finally:
         await receiver.release(others + await receiver.quiet())

@@ -1,22 +1,136 @@
-"""A syphon inside an application (`enable_syphon=True`): on a thread and an event loop of its own, sync and aio alike.
+"""A syphon inside an application (`enable_syphon=True`), on a thread with its own event loop; for sync and aio clients.
 
-It also watches over the pair: see `watch`.
+It also watches both clients of the pair (`PairWatch`). If one client is closed or fails permanently without its
+partner, the partner has `PATIENCE_SECONDS` to be closed too. After that it is faulted: every further call raises
+`PairedNamespaceFaultedError`, which names the lost partner and the cause. A faulted client can still be closed. Closing
+the paired client closes both, so then nothing is faulted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import logging
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from pairbus.pairing.sdk import PairedNamespaceFaultedError
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.service import Syphon, SyphonState
-from pairbus.syphon.watch import PairWatch
 
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 30.0
+PATIENCE_SECONDS = 5.0
+_CLIENT_METHODS = (
+    "get_queue_sender",
+    "get_queue_receiver",
+    "get_topic_sender",
+    "get_subscription_receiver",
+    "list_queue_sessions",
+    "list_subscription_sessions",
+)
+_HANDLER_METHODS = (
+    "send_messages",
+    "create_message_batch",
+    "schedule_messages",
+    "cancel_scheduled_messages",
+    "receive_messages",
+    "receive_deferred_messages",
+    "peek_messages",
+    "complete_message",
+    "abandon_message",
+    "defer_message",
+    "dead_letter_message",
+    "renew_message_lock",
+    "delete_messages",
+)
+"""The methods of the SDK's senders and receivers. Existing senders and receivers are faulted with their client."""
+
+
+class PairWatch:
+    """Notices the end of either client of a pair, and faults the other one."""
+
+    def __init__(self, paired: Any, patience: float = PATIENCE_SECONDS) -> None:
+        self._paired = paired
+        self.stop_syphon: Callable[[], None] = lambda: None
+        self._patience = patience
+        self._clients = {"primary": paired.primary, "secondary": paired.secondary}
+        self._lock = threading.Lock()
+        self._gone: dict[str, str] = {}
+        self._timer: threading.Timer | None = None
+        self._ended = False
+
+    def begin(self) -> None:
+        """Watch for the closing of either client."""
+        for name, client in self._clients.items():
+            client.close = self._watched(name, client.close)
+
+    def end(self) -> None:
+        """The whole pair is being closed: fault nothing from now on."""
+        with self._lock:
+            self._ended = True
+            if self._timer is not None:
+                self._timer.cancel()
+        for client in self._clients.values():
+            vars(client).pop("close", None)
+
+    def failed(self, name: str, cause: str) -> None:
+        """This client ("primary" or "secondary") is permanently lost."""
+        with self._lock:
+            if self._ended or name in self._gone:
+                return
+            self._gone[name] = cause
+            if len(self._gone) == 1:
+                self._timer = threading.Timer(self._patience, self._fault_survivor)
+                self._timer.daemon = True
+                self._timer.start()
+            elif self._timer is not None:
+                self._timer.cancel()
+        self.stop_syphon()
+
+    def _watched(self, name: str, close: Callable[[], Any]) -> Callable[[], Any]:
+        if inspect.iscoroutinefunction(close):
+
+            @functools.wraps(close)
+            async def closed_aio() -> None:
+                self.failed(name, "it was closed")
+                await close()
+
+            return closed_aio
+
+        @functools.wraps(close)
+        def closed() -> None:
+            self.failed(name, "it was closed")
+            close()
+
+        return closed
+
+    def _fault_survivor(self) -> None:
+        with self._lock:
+            if self._ended or len(self._gone) != 1:
+                return
+            ((partner, cause),) = self._gone.items()
+        (survivor,) = (client for name, client in self._clients.items() if name != partner)
+        _refuse_all(survivor, _CLIENT_METHODS, partner, cause)
+        for handler in list(getattr(survivor, "_handlers", ())):
+            _refuse_all(handler, _HANDLER_METHODS, partner, cause)
+        self._paired.fault(partner, cause)
+
+
+def _refuse_all(target: Any, methods: Iterable[str], partner: str, cause: str) -> None:
+    for method in methods:
+        if hasattr(target, method):
+            setattr(target, method, _refusing(partner, cause))
+
+
+def _refusing(partner: str, cause: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PairedNamespaceFaultedError(partner, cause)
+
+    return refuse
 
 
 class InProcessSyphon:
@@ -38,7 +152,7 @@ class InProcessSyphon:
         try:
             asyncio.run(self._syphon.run())
         except Exception:  # the outermost frame of the thread
-            log.exception("the syphon of this process ended")
+            log.exception("the syphon of this process failed")
 
     @property
     def running(self) -> bool:
@@ -54,11 +168,11 @@ class InProcessSyphon:
         self._syphon.resume()
 
     def stop(self) -> None:
-        """Tell the syphon to finish what it holds; do not wait for it."""
+        """Finish the messages in hand; does not wait."""
         self._syphon.stop()
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Finish what is at hand and end; returns after `timeout` seconds at the latest."""
+        """Finish the messages in hand and end; waits for at most `timeout` seconds."""
         self._watch.end()
         self._syphon.stop()
         if self._thread is not threading.current_thread():
@@ -66,7 +180,7 @@ class InProcessSyphon:
 
 
 def start_in_process(paired: Any) -> InProcessSyphon:
-    """Start the syphon of a paired client, sync or aio; the paired client closes it."""
+    """Start the syphon of a paired client, sync or aio. The paired client closes it."""
     options = paired.options
     primary, secondary = Namespace.of(paired.primary), Namespace.of(paired.secondary)
     watch = PairWatch(paired)

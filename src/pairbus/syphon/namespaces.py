@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
+from azure.core.exceptions import AzureError, HttpResponseError
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -141,18 +141,6 @@ async def administering(namespace: Namespace, what: str) -> AsyncIterator[Servic
                 f"{what} in {namespace.host} failed: {str(error).rstrip('.')}. "
                 + advice(error, "Check that the namespace answers and that the credential may manage its entities.")
             ) from error
-
-
-async def count_waiting(namespace: Namespace, queues: Iterable[str]) -> tuple[int, int]:
-    """How many messages, and how many dead letters, these queues hold; one that does not exist holds none."""
-    waiting = dead_letters = 0
-    async with administering(namespace, "Counting the backlog") as admin:
-        for queue in queues:
-            with suppress(ResourceNotFoundError):
-                counts = await admin.get_queue_runtime_properties(queue)
-                waiting += counts.active_message_count or 0
-                dead_letters += counts.dead_letter_message_count or 0
-    return waiting, dead_letters
 
 
 class TokenSource:

@@ -1,8 +1,8 @@
-"""One backlog queue being carried home: the shell around the planner.
+"""Carries one backlog queue home: the shell around the planner.
 
-The pump tells the planner what happened and does what the planner says. Everything that takes time runs as a task and
-reports back; the loop in `_carry` sleeps until something happened or falls due. No decision is made here, except how
-to come back when the backlog queue itself is lost.
+The pump reports events to the planner and carries out its actions. Everything that takes time runs as a task that
+reports back; the loop in `_carry` sleeps until an event occurs or a deadline is reached. The pump itself decides only
+how to reconnect when the backlog queue is lost.
 """
 
 from __future__ import annotations
@@ -14,32 +14,70 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Seek, Send
 from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.outcomes import Logbook
-from pairbus.syphon.pauses import Growth, Pause, RateLimit
-from pairbus.syphon.planner import Planner
-from pairbus.syphon.refusals import Refusals, Side
-from pairbus.syphon.rules import PEEK_AT_MOST, PumpRules
+from pairbus.syphon.planner import (
+    PEEK_LIMIT,
+    Action,
+    Backoff,
+    Bury,
+    Complete,
+    Pause,
+    Peek,
+    Planner,
+    Probe,
+    PumpRules,
+    RateLimit,
+    Release,
+    Seek,
+    Send,
+)
 from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, BacklogReceiver, ReceiverLostError, Transport
 
 log = logging.getLogger(__name__)
 
 BUSY_RECEIVE_SECONDS = 0.2
-"""How long a transport that cannot settle while it receives may wait when there is something to settle."""
+"""How long a transport that cannot settle while it receives may wait while there is something to settle."""
 ONCE_RECEIVE_SECONDS = 0.5
 RENEW_CHECK_SECONDS = 1.0
-_DEAD_LETTERED = ""
 SEEK_BEFORE, SEEK_AFTER = 500, 1000
-"""How far from a part its siblings are looked for at first: a sender sends them one after the other."""
+"""How far from a part its siblings are sought at first: a sender sends them one after the other."""
+_DEAD_LETTERED = ""
+
+Side = Literal["primary", "secondary"]
+REFUSALS_FOR_GOOD = 3
+"""After this many refusals in a row the next attempt is not expected to succeed."""
+
+
+class Refusals:
+    """The entities of both namespaces that refuse our credential now. Each outage is logged once.
+
+    An outage begins with the first entity that refuses and ends when all of them accept our credential again.
+    """
+
+    def __init__(self, primary: str, secondary: str) -> None:
+        self._hosts: dict[Side, str] = {"primary": primary, "secondary": secondary}
+        self._refusing: dict[Side, set[str]] = {"primary": set(), "secondary": set()}
+
+    def refused(self, side: Side, entity: str, cause: str) -> None:
+        if not self._refusing[side]:
+            log.warning(
+                "the %s refuses our credential: check its connection string and the rights of its key",
+                side,
+                extra={"namespace": self._hosts[side], "entity": entity, "cause": cause},
+            )
+        self._refusing[side].add(entity)
+
+    def accepted(self, side: Side, entity: str) -> None:
+        self._refusing[side].discard(entity)
 
 
 @dataclass(frozen=True, slots=True)
 class PumpOptions:
-    """What all pumps of a syphon have in common. Times are seconds."""
+    """The options that all pumps of a syphon share. Times are seconds."""
 
     rules: PumpRules
     retry_interval: float = 1.0
@@ -47,15 +85,14 @@ class PumpOptions:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     draw: Callable[[], float] = random.random
     refusals: Refusals | None = None
-    """Told when a namespace accepts our credential or does not."""
     on_refused: Callable[[], None] | None = None
-    """Told after that, when it did not."""
+    """Called after each refusal of our credential."""
 
 
 class Pump:
     """Carries one backlog queue home until it is stopped, or, with `run(once=True)`, until the queue is empty.
 
-    `share`: stop taking messages when so many were carried (dead-lettered ones included).
+    `message_limit`: stop after this many messages, dead-lettered ones included.
     """
 
     def __init__(
@@ -65,32 +102,32 @@ class Pump:
         options: PumpOptions,
         logbook: Logbook,
         rate: RateLimit | None = None,
-        share: int | None = None,
+        message_limit: int | None = None,
     ) -> None:
         self.queue = queue
         self.logbook = logbook
-        self.missing = False
+        self.is_missing = False
         self.refusals = 0
-        """How often in a row the secondary did not accept our credential."""
-        self.drained = False
+        """How many times in a row the secondary refused our credential."""
+        self.is_drained = False
         self._errors: dict[str, str] = {}
-        """What is wrong now, by the destination, or this queue, that it is wrong with; the latest is the last."""
+        """The current errors by destination, or by this queue; the latest is the last."""
         self._transport = transport
         self._options = options
         rules = replace(options.rules, held_messages=min(options.rules.held_messages, transport.held_messages))
         self.planner = Planner(rules, rate or RateLimit(None))
         self._ran = False
-        self._share = share
-        self._growth = Growth(options.retry_interval, max(options.retry_interval, 60.0))
+        self._message_limit = message_limit
+        self._backoff = Backoff(options.retry_interval, max(options.retry_interval, 60.0))
         self._pause: Pause | None = None
         self._receiver: BacklogReceiver | None = None
         self._failure: ReceiverLostError | None = None
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: asyncio.Task[None] | None = None
-        self._quiet = True
-        self._stopped = False
-        self._paused = False
+        self._is_quiet = True
+        self._is_stopped = False
+        self._is_paused = False
         self._once = False
         self._renew_at = 0.0
 
@@ -99,61 +136,61 @@ class Pump:
 
     @property
     def last_error(self) -> str | None:
-        """The latest of the errors that are not over."""
-        return next(reversed(list(self._errors.values())), None)
+        """The latest error that is not over."""
+        return next(reversed(self._errors.values()), None)
 
     def failed(self, error: str) -> None:
-        """This pump itself is out of order; until it has its backlog queue again."""
-        self._note(self.queue, error)
+        """Report an error of the pump itself; it is over when the pump reaches its backlog queue again."""
+        self._set_error(self.queue, error)
 
-    def _note(self, source: str, error: str) -> None:
+    def _set_error(self, source: str, error: str) -> None:
         self._errors.pop(source, None)
         self._errors[source] = error
 
     @property
     def state(self) -> str:
         if self._receiver is None:
-            if self.missing:
+            if self.is_missing:
                 return "missing"
-            return "drained" if self.drained else "stopped" if self._stopped else "connecting"
-        if self._paused or self._stopped:
-            return "paused" if not self._stopped else "stopping"
+            return "drained" if self.is_drained else "stopped" if self._is_stopped else "connecting"
+        if self._is_paused or self._is_stopped:
+            return "paused" if not self._is_stopped else "stopping"
         if self.planner.primary_pause is not None:
             return "waiting for the primary"
         return "carrying" if self.planner.in_hand else "waiting"
 
-    # --- told from outside --------------------------------------------------------------------------------
+    # --- control ----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Finish what is at hand and end."""
-        self._stopped = True
+        """Finish the messages in hand and end."""
+        self._is_stopped = True
         self.planner.stop()
         self._wake.set()
 
     def pause(self) -> None:
-        self._paused = True
+        self._is_paused = True
         self.planner.stop()
         self._wake.set()
 
     def resume(self) -> None:
-        self._paused = False
-        if not self._stopped:
-            self.planner.go_on()
+        self._is_paused = False
+        if not self._is_stopped:
+            self.planner.resume()
         self._wake.set()
 
     async def run(self, *, once: bool = False) -> None:
-        """Until stopped; with `once`, or a share, until there is nothing more to do.
+        """Run until stopped; with `once`, until the queue is empty.
 
-        A pump that failed may run again. It begins with empty hands: what it was sending when it failed is in doubt.
+        A pump that failed may run again. It starts with empty hands: its sends at the time of the failure are in doubt.
         """
         if self._ran:
-            self.planner = self.planner.fresh()
+            self.planner = self.planner.restarted()
         self._once, self._ran = once, True
         try:
             while not self._finished():
                 try:
                     self._receiver = await self._transport.open_receiver(self.queue)
-                    self._found()
+                    self._connected()
                     await self._carry(self._receiver)
                 except ReceiverLostError as error:
                     await self._lost(error)
@@ -161,21 +198,21 @@ class Pump:
             await self._end()
 
     def _finished(self) -> bool:
-        if self._stopped or self.drained:
-            return not self.planner.flowing or self._receiver is None
+        if self._is_stopped or self.is_drained:
+            return not self.planner.is_flowing or self._receiver is None
         return False
 
-    def _found(self) -> None:
-        self.missing, self.refusals, self._pause, self._failure = False, 0, None, None
+    def _connected(self) -> None:
+        self.is_missing, self.refusals, self._pause, self._failure = False, 0, None, None
         self._errors.pop(self.queue, None)
         self._accepted("secondary", self.queue)
 
     async def _lost(self, error: ReceiverLostError) -> None:
-        """The backlog queue is out of reach: leave it alone for a growing pause. Each kind of loss is said once."""
+        """The backlog queue is unreachable: pause, with backoff. Each kind of loss is logged once."""
         self.logbook.counts.failures += 1
-        self._note(self.queue, str(error))
-        known = self._pause is not None and self.missing == error.missing
-        self.missing = error.missing
+        self._set_error(self.queue, str(error))
+        was_known = self._pause is not None and self.is_missing == error.missing
+        self.is_missing = error.missing
         self.refusals = self.refusals + 1 if error.unauthorized else 0
         if error.unauthorized:
             self._refused("secondary", self.queue, str(error))
@@ -185,22 +222,22 @@ class Pump:
         if receiver is not None:
             await receiver.close()
         if error.missing and self._once:
-            self.drained = True
+            self.is_drained = True
             return
-        if self._stopped:
+        if self._is_stopped:
             return
-        if error.missing and not known:
+        if error.missing and not was_known:
             log.warning(
-                "the backlog queue is missing: name those that exist with --queues, or pair the namespaces once",
+                "the backlog queue does not exist: choose existing ones with --queues, or pair the namespaces once",
                 extra={"queue": self.queue},
             )
         elif not error.missing:
-            # That the secondary does not let us in is said once for all queues.
-            level = logging.DEBUG if known or error.unauthorized else logging.WARNING
+            # A refused credential is logged once for all queues.
+            level = logging.DEBUG if was_known or error.unauthorized else logging.WARNING
             log.log(level, "the backlog queue is lost", extra={"queue": self.queue, "cause": str(error)})
         now = asyncio.get_running_loop().time()
-        self._pause = Pause.after(self._pause, self._growth, now, self._options.draw(), str(error))
-        while not self._stopped and (seconds := self._pause.until - asyncio.get_running_loop().time()) > 0:
+        self._pause = Pause.after(self._pause, self._backoff, now, self._options.draw(), str(error))
+        while not self._is_stopped and (seconds := self._pause.until - asyncio.get_running_loop().time()) > 0:
             await self._sleep(seconds)
 
     def _accepted(self, side: Side, entity: str) -> None:
@@ -234,14 +271,14 @@ class Pump:
                 self._start(action, receiver)
             if now >= self._renew_at:
                 self._renew(receiver, now)
-            if (self._stopped or self.drained) and self.planner.idle and not self._tasks and self._quiet:
+            if (self._is_stopped or self.is_drained) and self.planner.is_idle and not self._tasks and self._is_quiet:
                 return
             self._feed(receiver, now)
             await self._sleep(self._until_next(now))
 
     def _until_next(self, now: float) -> float | None:
         times = [self.planner.next_deadline(now)]
-        if self.planner.holding:
+        if self.planner.locks:
             times.append(self._renew_at)
         due = [moment for moment in times if moment is not None]
         return max(0.0, min(due) - now) if due else None
@@ -255,22 +292,22 @@ class Pump:
         self._wake.clear()
 
     def _feed(self, receiver: BacklogReceiver, now: float) -> None:
-        """Receive if there is room, ask for silence if nothing must come in."""
-        if self.planner.silent(now) or self.drained:
-            if self._quiet:
+        """Receive if there is room; withdraw credit if no message may arrive."""
+        if self.planner.is_silent(now) or self.is_drained:
+            if self._is_quiet:
                 return
             if self._receiving is not None:
-                self._receiving.cancel()  # its end wakes us
+                self._receiving.cancel()  # its end wakes the loop
             else:
-                self._quiet = True
-                self._receiving = self._spawn(self._hush(receiver))
+                self._is_quiet = True
+                self._receiving = self._spawn(self._silence(receiver))
             return
-        limit = self.planner.appetite(now)
+        limit = self.planner.free_slots(now)
         if limit and self._receiving is None:
-            self._quiet = False
-            busy = not self._transport.overlapping and (self.planner.holding or len(self._tasks))
+            self._is_quiet = False
+            is_busy = not self._transport.overlapping and (self.planner.locks or len(self._tasks))
             wait = ONCE_RECEIVE_SECONDS if self._once else LONG_RECEIVE_SECONDS
-            self._receiving = self._spawn(self._receive(receiver, limit, BUSY_RECEIVE_SECONDS if busy else wait))
+            self._receiving = self._spawn(self._receive(receiver, limit, BUSY_RECEIVE_SECONDS if is_busy else wait))
 
     def _stop_receiving(self) -> None:
         if self._receiving is not None:
@@ -311,24 +348,23 @@ class Pump:
             self._failure = self._failure or error
         self._wake.set()
 
-    # --- what takes time ----------------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------------------
 
     async def _receive(self, receiver: BacklogReceiver, limit: int, wait: float) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         deliveries = await receiver.receive(limit, wait)
         self._take(deliveries, loop.time() - began)
-        if not deliveries and self._once and wait != BUSY_RECEIVE_SECONDS and self.planner.idle:
-            # Others may hold what is left: the queue is empty only when peeking shows nothing.
-            self.drained = not await self._look(receiver, 0, 1)
+        if not deliveries and self._once and wait != BUSY_RECEIVE_SECONDS and self.planner.is_idle:
+            # Other receivers may hold messages: the queue is empty only if peeking shows nothing.
+            self.is_drained = not await self._look(receiver, 0, 1)
 
-    async def _hush(self, receiver: BacklogReceiver) -> None:
+    async def _silence(self, receiver: BacklogReceiver) -> None:
         deliveries = await receiver.quiet()
         if deliveries:
             self._take(deliveries, 0.0)
 
     def _take(self, deliveries: Sequence[Delivery], seconds: float) -> None:
-        self.logbook.look_at(deliveries)
         self.planner.arrived(deliveries, asyncio.get_running_loop().time())
         self.logbook.received(deliveries, seconds)
 
@@ -344,29 +380,29 @@ class Pump:
             error = SendError(SendFailure.UNREACHABLE, "com.microsoft:timeout", text, in_doubt=True)
         except SendError as refused:
             error = refused
-        except Exception as bug:  # the outermost frame of a send: its lane must hear of any end
-            log.exception("a send failed in a way nobody thought of", extra={"queue": self.queue})
+        except Exception as bug:  # the outermost frame of a send: its lane must learn that it ended
+            log.exception("a send failed unexpectedly", extra={"queue": self.queue})
             error = SendError(SendFailure.UNAVAILABLE, f"client:{type(bug).__name__}", str(bug), in_doubt=True)
         now = loop.time()
-        self._note_send(send.destination, error)
+        self._update_errors(send.destination, error)
         self.logbook.sent(send.destination, send.items, error, now - began)
         self.planner.sent(send, error, now, self._options.draw())
         if error is None:
             self._accepted("primary", send.destination)
         elif error.token_refused:
             self._refused("primary", send.destination, str(error))
-        self._note_share()
+        self._check_limit()
 
-    def _note_send(self, destination: str, error: SendError | None) -> None:
-        """An error is over when its destination takes a message; that of a dead letter, when any does."""
+    def _update_errors(self, destination: str, error: SendError | None) -> None:
+        """A destination's error is over when it takes a message; a dead letter's error, when any destination does."""
         if error is None:
             self._errors.pop(destination, None)
             self._errors.pop(_DEAD_LETTERED, None)
         elif error.failure in (SendFailure.MISSING, SendFailure.REFUSED):
             self._errors.pop(destination, None)
-            self._note(_DEAD_LETTERED, f"{destination}: {error}")
+            self._set_error(_DEAD_LETTERED, f"{destination}: {error}")
         else:
-            self._note(destination, f"{destination}: {error}")
+            self._set_error(destination, f"{destination}: {error}")
 
     async def _complete(self, action: Complete, receiver: BacklogReceiver) -> None:
         await self.logbook.on_disk()
@@ -393,30 +429,30 @@ class Pump:
                 "cause": first.description,
             },
         )
-        self._note_share()
+        self._check_limit()
 
     async def _peek(self, action: Peek, receiver: BacklogReceiver) -> None:
-        self.planner.peeked(action.gap, await self._look(receiver, action.gap[0], PEEK_AT_MOST))
+        self.planner.peeked(action.gap, await self._look(receiver, action.gap[0], PEEK_LIMIT))
 
     async def _look(self, receiver: BacklogReceiver, from_number: int, count: int) -> list[Peeked]:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        found = await receiver.peek(from_number, count)
-        self.logbook.peeked(found, loop.time() - began)
-        return found
+        peeked = await receiver.peek(from_number, count)
+        self.logbook.peeked(peeked, loop.time() - began)
+        return peeked
 
     async def _seek(self, action: Seek, receiver: BacklogReceiver) -> None:
-        found: list[Peeked] = []
-        near = action.until_ms is None
-        begin = max(0, action.around - SEEK_BEFORE) if near else 0
-        while not near or begin < action.around + SEEK_AFTER:
-            more = await self._look(receiver, begin, PEEK_AT_MOST)
-            found += [one for one in more if one.part_of == action.part_of]
+        siblings: list[Peeked] = []
+        is_near = action.until_ms is None
+        begin = max(0, action.around - SEEK_BEFORE) if is_near else 0
+        while not is_near or begin < action.around + SEEK_AFTER:
+            more = await self._look(receiver, begin, PEEK_LIMIT)
+            siblings += [message for message in more if message.part_of == action.part_of]
             if not more or (action.until_ms is not None and more[-1].enqueued_ms > action.until_ms):
                 break
             begin = more[-1].sequence_number + 1
         loop = asyncio.get_running_loop()
-        self.planner.sought(action, found, loop.time(), self._options.draw())
+        self.planner.sought(action, siblings, loop.time(), self._options.draw())
 
     async def _probe(self) -> None:
         self.logbook.counts.probes += 1
@@ -427,7 +463,9 @@ class Pump:
         self._renew_at = now + RENEW_CHECK_SECONDS
         deliveries = self.planner.to_renew(now)
         if deliveries:
-            self.planner.renewed(deliveries, now + 10 * RENEW_CHECK_SECONDS)  # not again while this is under way
+            self.planner.renewed(
+                deliveries, now + 10 * RENEW_CHECK_SECONDS
+            )  # not again while this request is in flight
             self._spawn(self._renewed(receiver, deliveries))
 
     async def _renewed(self, receiver: BacklogReceiver, deliveries: list[Delivery]) -> None:
@@ -437,7 +475,7 @@ class Pump:
         if lost:
             self.planner.lost_locks(lost)
 
-    def _note_share(self) -> None:
+    def _check_limit(self) -> None:
         counts = self.logbook.counts
-        if self._share is not None and counts.restored + counts.dead_lettered >= self._share:
+        if self._message_limit is not None and counts.restored + counts.dead_lettered >= self._message_limit:
             self.stop()

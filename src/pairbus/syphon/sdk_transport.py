@@ -192,11 +192,9 @@ class SdkReceiver:
         raw = self._raws.pop(bytes(tag)) if tag is not None else b""
         until = message.locked_until_utc
         return Delivery(
-            message.sequence_number or 0,
-            raw,
+            envelope.inspect(raw),
             message,
             renew_after(now, until.timestamp() if until is not None else None),
-            _enqueued_ms(message),
         )
 
     async def quiet(self) -> list[Delivery]:

@@ -1,25 +1,33 @@
-"""PURE. Which messages of a backlog queue may still come before the ones at hand.
+"""PURE. What a pump knows about the sequence numbers of its backlog queue: order, and messages settled recently.
 
-A queue numbers its messages in the order they were stored. A pump that holds every number up to the one it wants to
-send, or knows that the missing ones are gone, keeps the order by sending in the order of numbers. It cannot know when
-another syphon took some of them, or when it released some itself. So:
+A queue numbers its messages in the order it stored them. A pump keeps the order by sending in the order of numbers,
+provided it holds all numbers up to the one it wants to send or knows that the missing ones are gone. It does not know
+that if another syphon took some of them, or if it released some itself. So:
 
-- A number that was skipped is a *gap*: nobody knows yet. Peeking tells whether a message is there, and for whom.
-- A number that is in the queue but not in our hands is *open*. Nothing of the same destination with a higher number
-  may be sent until it came to us or is gone.
+- A number that was skipped is in a *gap*: its message may exist. Peeking shows whether it does, and for which
+  destination.
+- A number that is in the queue but not in our hands is *open*. No message for the same destination with a higher number
+  may be sent until the open one arrives or is gone.
 
-Numbers of a partitioned queue carry the partition in their upper 16 bits; each partition has an order of its own.
+The numbers of a partitioned queue carry the partition in their upper 16 bits; each partition has its own order.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterable
 
+from pairbus.syphon.deliveries import Delivery, Peeked
+
+REMEMBERED = 4096
+"""How many settled messages a pump remembers, to recognize them if they are delivered again."""
 _PARTITION_SHIFT = 48
 
 
 class SequenceGuard:
+    """Knows which messages of a backlog queue may still come before the ones in our hands."""
+
     def __init__(self) -> None:
         self._next: dict[int, int] = {}
         self._gaps: list[tuple[int, int]] = []
@@ -40,7 +48,7 @@ class SequenceGuard:
         self.seen(number)
 
     def seen(self, number: int) -> None:
-        """A message with this number exists; everything before it that was not seen is a gap."""
+        """A message with this number exists. Unseen numbers before it become a gap."""
         partition = number >> _PARTITION_SHIFT
         expected = self._next.get(partition, partition << _PARTITION_SHIFT)
         if number < expected:
@@ -50,31 +58,33 @@ class SequenceGuard:
         self._next[partition] = number + 1
 
     def released(self, number: int, destination: str) -> None:
-        """This message is out of our hands and still in the queue."""
+        """This message is no longer in our hands but still in the queue."""
         self._open.setdefault(destination, set()).add(number)
         heapq.heappush(self._heaps.setdefault(destination, []), number)
 
     def next_gap(self, below: int) -> tuple[int, int] | None:
-        """The lowest gap that lies before the number `below` in its partition."""
+        """The lowest gap before the number `below` in its partition."""
+        if not self._gaps:
+            return None
         partition = below >> _PARTITION_SHIFT
         gaps = [gap for gap in self._gaps if gap[0] < below and gap[0] >> _PARTITION_SHIFT == partition]
         return min(gaps, default=None)
 
-    def looked_at(self, gap: tuple[int, int], up_to: int, found: Iterable[tuple[int, str | None]]) -> None:
-        """Peeking showed what is in the gap before the number `up_to`: these messages, none of them ours.
+    def looked_at(self, gap: tuple[int, int], up_to: int, foreign: Iterable[tuple[int, str | None]]) -> None:
+        """Peeking showed the foreign messages (number and destination) of the gap up to the number `up_to`.
 
-        One without a readable destination stands in nobody's way.
+        A message without a readable destination blocks nothing.
         """
         low, high = gap
-        self._gaps = [one for one in self._gaps if one != gap]
+        self._gaps = [other for other in self._gaps if other != gap]
         if up_to < high:
             self._gaps.append((up_to, high))
-        for number, destination in found:
+        for number, destination in foreign:
             if low <= number < min(up_to, high) and destination is not None:
                 self.released(number, destination)
 
     def lowest_open(self, destination: str) -> int | None:
-        """The lowest number of this destination that is in the queue and not in our hands."""
+        """The lowest number for this destination that is in the queue and not in our hands."""
         numbers = self._open.get(destination)
         if numbers is None:
             return None
@@ -83,22 +93,46 @@ class SequenceGuard:
             heapq.heappop(heap)
         return heap[0]
 
-    def doubt(self) -> None:
-        """Time has passed: what was open may be gone. Ask again before relying on it."""
+    def recheck_open(self) -> None:
+        """Turn open numbers back into gaps: after some time they may be gone."""
         by_partition: dict[int, list[int]] = {}
         for numbers in self._open.values():
             for number in numbers:
                 by_partition.setdefault(number >> _PARTITION_SHIFT, []).append(number)
         self._open.clear()
         self._heaps.clear()
-        for numbers_of_one in by_partition.values():
-            gap = (min(numbers_of_one), max(numbers_of_one) + 1)
-            self._gaps = [one for one in self._gaps if not (gap[0] <= one[0] and one[1] <= gap[1])]
+        for numbers_of_partition in by_partition.values():
+            gap = (min(numbers_of_partition), max(numbers_of_partition) + 1)
+            self._gaps = [other for other in self._gaps if not (gap[0] <= other[0] and other[1] <= gap[1])]
             self._gaps.append(gap)
 
     def forget(self) -> None:
-        """Nothing is in our hands any more and everything may have changed."""
+        """Start over: our hands are empty and everything may have changed."""
         self._next.clear()
         self._gaps.clear()
         self._open.clear()
         self._heaps.clear()
+
+
+class SettledMessages:
+    """The last `REMEMBERED` messages that a pump settled, in case a settlement is lost.
+
+    A number alone does not identify a message: a queue that is deleted and created again counts from 1. The number
+    together with the time the queue stored the message does.
+    """
+
+    def __init__(self) -> None:
+        self._settled: OrderedDict[int, tuple[int, bool]] = OrderedDict()
+
+    def add(self, delivery: Delivery, *, is_home: bool) -> None:
+        """`is_home`: if it is delivered again, it only needs to be completed."""
+        self._settled[delivery.sequence_number] = (delivery.enqueued_ms, is_home)
+        if len(self._settled) > REMEMBERED:
+            self._settled.popitem(last=False)
+
+    def is_home(self, delivery: Delivery) -> bool:
+        return self._settled.get(delivery.sequence_number) == (delivery.enqueued_ms, True)
+
+    def __contains__(self, peeked: Peeked) -> bool:
+        settled = self._settled.get(peeked.sequence_number)
+        return settled is not None and settled[0] == peeked.enqueued_ms

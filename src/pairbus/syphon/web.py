@@ -1,7 +1,7 @@
-"""Health and metrics of a running syphon over HTTP, for the machine it runs on.
+"""Health and metrics of a running syphon over HTTP, on loopback.
 
-`/health` answers 200 while every pump reaches its backlog queue, 503 otherwise, with the state as JSON. `/metrics` is
-the text format of Prometheus.
+`/health` answers 200 while every pump reaches its backlog queue, otherwise 503, with the state as JSON. `/metrics`
+answers in the text format of Prometheus.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOST = ("connecting", "missing")
 
 
 class SyphonCollector(Collector):
-    """The syphon's state as metrics, read when somebody asks."""
+    """The state of a syphon as metrics, read on each scrape."""
 
     def __init__(self, syphon: Syphon) -> None:
         self._syphon = syphon
@@ -35,32 +35,32 @@ class SyphonCollector(Collector):
             counter = CounterMetricFamily(
                 f"pairbus_syphon_{field.name}", f"{field.name.replace('_', ' ')} since the start", labels=["queue"]
             )
-            for one in state.queues:
-                counter.add_metric([one.queue], getattr(one.counts, field.name))
+            for queue in state.queues:
+                counter.add_metric([queue.queue], getattr(queue.counts, field.name))
             yield counter
-        for name, text in (("in_hand", "messages on their way"), ("held", "messages of paused destinations, locked")):
+        for name, text in (("in_hand", "messages in hand"), ("held", "locked messages of paused destinations")):
             gauge = GaugeMetricFamily(f"pairbus_syphon_{name}", text, labels=["queue"])
-            for one in state.queues:
-                gauge.add_metric([one.queue], getattr(one, name))
+            for queue in state.queues:
+                gauge.add_metric([queue.queue], getattr(queue, name))
             yield gauge
         paused = GaugeMetricFamily(
             "pairbus_syphon_destination_pause_seconds",
-            "how much longer a destination is left alone",
+            "seconds until a paused destination is tried again",
             labels=["queue", "destination"],
         )
-        for one in state.queues:
-            for destination in one.paused:
-                paused.add_metric([one.queue, destination.destination], destination.seconds_left)
+        for queue in state.queues:
+            for destination in queue.paused:
+                paused.add_metric([queue.queue, destination.destination], destination.seconds_left)
         yield paused
-        up = GaugeMetricFamily("pairbus_syphon_queue_up", "1: the backlog queue is within reach", labels=["queue"])
-        for one in state.queues:
-            up.add_metric([one.queue], float(one.state not in _LOST))
+        up = GaugeMetricFamily("pairbus_syphon_queue_up", "1: the backlog queue is reachable", labels=["queue"])
+        for queue in state.queues:
+            up.add_metric([queue.queue], float(queue.state not in _LOST))
         yield up
 
 
 @contextlib.asynccontextmanager
 async def health_and_metrics(syphon: Syphon, host: str, port: int) -> AsyncIterator[int]:
-    """Serve as long as the context lasts; yields the port. Raises OSError if the port is taken."""
+    """Serve while the context lasts; yields the port. Raises OSError if the port is in use."""
     if not _is_loopback(host):
         raise ValueError(f"The address {host!r} is not a loopback address; use 127.0.0.1, ::1 or localhost.")
     registry = CollectorRegistry()
@@ -68,8 +68,8 @@ async def health_and_metrics(syphon: Syphon, host: str, port: int) -> AsyncItera
 
     async def health(_: web.Request) -> web.Response:
         state = syphon.state()
-        good = state.state != "stopped" and all(one.state not in _LOST for one in state.queues)
-        return web.json_response({"healthy": good, **state.as_dict()}, status=200 if good else 503)
+        healthy = state.state != "stopped" and all(queue.state not in _LOST for queue in state.queues)
+        return web.json_response({"healthy": healthy, **state.as_dict()}, status=200 if healthy else 503)
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -22,7 +22,7 @@ from pairbus.amqp.message import Sections, with_message_id
 from pairbus.amqp.types import Byte, Char, Symbol, UInt, ULong, UShort
 from pairbus.syphon import Carried, Namespace, Syphon
 from pairbus.syphon.deliveries import Delivery
-from pairbus.syphon.service import _transport_of
+from pairbus.syphon.service import SyphonOptions
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 
 _numbers = itertools.count()
@@ -150,7 +150,7 @@ async def _first_raw(connection_string: str, queue: str) -> bytes:
     (delivery,) = await receiver.receive(1, 10.0)
     await receiver.complete([delivery])
     await receiver.close()
-    return delivery.raw
+    return delivery.message.raw
 
 
 def test_queues_topics_and_sessions_get_their_messages_in_order(stage: Stage) -> None:
@@ -314,7 +314,7 @@ def test_paused_it_takes_nothing_and_resumed_it_goes_on(stage: Stage) -> None:
         syphon.pause()
         wait_until(lambda: [one.state for one in syphon.state().queues] == ["paused"])
         pump = next(iter(syphon._pumps.values()))
-        wait_until(lambda: pump._quiet and not pump._tasks)
+        wait_until(lambda: pump._is_quiet and not pump._tasks)
         stage.put(*(backlog_form(ServiceBusMessage(b"x", message_id=f"{n}"), orders) for n in range(50)))
         assert stage.waiting() == 50
         assert syphon.state().restored == 0
@@ -358,7 +358,7 @@ def test_parts_of_a_message_leave_the_queue_together_or_not_at_all(stage: Stage)
 
     async def main() -> tuple[int, int, int]:
         ends = (stage.pair.primary.connection_string, stage.pair.secondary.connection_string)
-        transport = _transport_of(stage.transport)(*map(Namespace.parse, ends))
+        transport = SyphonOptions(transport=stage.transport).make_transport(*map(Namespace.parse, ends))
         receiver = await transport.open_receiver(stage.backlog)
         taken: list[Delivery] = []
         while len(taken) < 3:

@@ -16,7 +16,7 @@ from tests.support.backlogs import backlog_form, put
 from tests.support.pairing import Shell, paired
 
 from pairbus import PairedNamespaceFaultedError
-from pairbus.syphon.watch import PATIENCE_SECONDS
+from pairbus.syphon.in_process import PATIENCE_SECONDS
 from pairbus.testing import EmbeddedNamespace, embedded_pair, wait_until
 
 

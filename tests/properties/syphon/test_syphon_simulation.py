@@ -18,8 +18,8 @@ from tests.support.virtual_time import run_in_virtual_time
 from pairbus import envelope
 from pairbus.amqp.message import read_facts, with_message_id
 from pairbus.syphon.outcomes import Logbook
+from pairbus.syphon.planner import PumpRules
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.transport import ReceiverLostError
 

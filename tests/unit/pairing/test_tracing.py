@@ -59,7 +59,7 @@ RESTORING = textwrap.dedent(
 
     raw = b"\\x00\\x53\\x75" + encode(b"an order")
     book = Logbook("q", "contoso", "standby")
-    book.sent("orders", [Item("orders", 1, (), envelope.to_backlog(raw, "orders"))], None, 0.5)
+    book.sent("orders", [Item("orders", 1, (), envelope.inspect(envelope.to_backlog(raw, "orders")))], None, 0.5)
 
     spans = InMemorySpanExporter()
     provider = TracerProvider()
@@ -68,7 +68,7 @@ RESTORING = textwrap.dedent(
     with diverted_send("orders", 1) as parent:
         pass
     forms = [envelope.to_backlog(raw, "orders", trace_parent=one) for one in (parent, parent, None, "nonsense")]
-    items = [Item("orders", number, (), form) for number, form in enumerate(forms)]
+    items = [Item("orders", number, (), envelope.inspect(form)) for number, form in enumerate(forms)]
     book.sent("orders", items, None, 0.5)
     book.sent("orders", items[2:], SendError(next(iter(SendFailure)), "com.microsoft:timeout"), 0.5)
     divert, restore, failed = spans.get_finished_spans()

@@ -103,7 +103,7 @@ def test_a_ledger_without_room_leaves_the_records_with_the_executors(
     record(journal, "m1")
     (row,) = journal.close()
     assert not ledger.store(row)
-    assert "stay with the executors" in caplog.text
+    assert "stay on the executors" in caplog.text
     assert [one["file"] for one in left_behind("key", ledger.stored)] == [row["file"]]
     ledger.folder.mkdir()
     assert ledger.store(row)

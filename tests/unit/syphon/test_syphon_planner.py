@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -21,10 +22,20 @@ from pairbus.amqp.types import ULong
 from pairbus.failover.classification import ErrorDescription
 from pairbus.failover.classification import Verdict as Classified
 from pairbus.failover.classification import verdict as classify
-from pairbus.syphon.actions import Action, Bury, Complete, Peek, Probe, Release, Send
 from pairbus.syphon.deliveries import Delivery, Peeked
-from pairbus.syphon.pauses import Growth, Pause, RateLimit
-from pairbus.syphon.planner import Planner
+from pairbus.syphon.planner import (
+    Action,
+    Backoff,
+    Bury,
+    Complete,
+    Pause,
+    Peek,
+    Planner,
+    Probe,
+    RateLimit,
+    Release,
+    Send,
+)
 from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
 from pairbus.syphon.sequences import SequenceGuard
 
@@ -38,7 +49,11 @@ def raw(name: str, destination: str = "orders", body: bytes = b"x") -> bytes:
 
 
 def delivery(number: int, destination: str = "orders", content: bytes | None = None) -> Delivery:
-    return Delivery(number, content if content is not None else raw(f"{number}", destination), object(), 1e9)
+    return stamped(number, content if content is not None else raw(f"{number}", destination), 1e9)
+
+
+def stamped(number: int, content: bytes, renew_at: float) -> Delivery:
+    return Delivery(replace(envelope.inspect(content), sequence_number=number), object(), renew_at)
 
 
 def planner_at_the_head(first: int = 1) -> Planner:
@@ -80,10 +95,10 @@ def test_messages_behind_a_foreign_one_of_their_destination_are_released_others_
     due(planner)
     planner.peeked((0, 5), [Peeked(3, "orders"), Peeked(5, "orders")])
     due(planner)
-    assert planner.appetite(0.0) == 0, "the other syphon goes first"
-    assert planner.turn is not None
-    due(planner, planner.turn.until)
-    assert planner.appetite(planner.turn.until) == 1, "one sip shows whether it is our turn"
+    assert planner.free_slots(0.0) == 0, "the other syphon goes first"
+    assert planner.turn_pause is not None
+    due(planner, planner.turn_pause.until)
+    assert planner.free_slots(planner.turn_pause.until) == 1, "one sip shows whether it is our turn"
 
 
 def test_completed_only_after_the_primary_took_it() -> None:
@@ -129,7 +144,7 @@ def test_after_a_failure_only_one_message_is_tried_and_success_brings_the_others
 
 def test_every_lock_is_renewed_in_time_also_those_of_what_is_only_held() -> None:
     planner = planner_at_the_head()
-    arrived = [Delivery(number, raw(f"{number}"), object(), 30.0) for number in (1, 2, 3)]
+    arrived = [stamped(number, raw(f"{number}"), 30.0) for number in (1, 2, 3)]
     planner.arrived(arrived, 0.0)
     planner.sent(only_send(planner), DOWN, 0.0, 0.0)
     assert planner.held == 2
@@ -172,7 +187,7 @@ def test_a_message_that_was_only_joined_is_not_taken_for_home() -> None:
     planner.stop()
     (release,) = due(planner)
     assert isinstance(release, Release)
-    planner.go_on()
+    planner.resume()
     planner.arrived([delivery(1, content=parts[0]), delivery(2, content=parts[1])], 10.0)
     send = only_send(planner, 10.0)
     assert len(send.items[0].deliveries) == 2
@@ -208,17 +223,17 @@ def test_a_silent_primary_is_probed_and_everything_released() -> None:
     sends = [one for one in due(planner) if isinstance(one, Send)]
     planner.sent(sends[0], SendError(SendFailure.UNREACHABLE, "amqp:connection:forced"), 0.0, 0.0)
     assert due(planner) == [Probe()]
-    assert planner.appetite(0.0) == 0
+    assert planner.free_slots(0.0) == 0
     planner.probed(False, 0.0, 0.0)
     (release,) = due(planner)
     assert isinstance(release, Release)
     planner.sent(sends[1], SendError(SendFailure.UNREACHABLE, "amqp:connection:forced"), 0.1, 0.0)
     (release,) = due(planner, 0.2)
     assert isinstance(release, Release)
-    assert planner.silent(0.5)
+    assert planner.is_silent(0.5)
     assert due(planner, 1.0) == [Probe()]
     planner.probed(True, 1.0, 0.0)
-    assert planner.appetite(1.0) == 100
+    assert planner.free_slots(1.0) == 100
 
 
 def test_messages_of_a_lost_lock_are_not_sent() -> None:
@@ -239,7 +254,7 @@ def test_a_lost_receiver_forgets_what_waits_and_a_send_under_way_still_counts() 
     planner.sent(orders, None, 0.0, 0.5)
     planner.sent(invoices, DOWN, 0.0, 0.5)
     due(planner)
-    assert (planner.in_hand, planner.in_hand_bytes, planner.held, planner.holding) == (0, 0, 0, 0)
+    assert (planner.in_hand, planner.in_hand_bytes, planner.held, planner.locks) == (0, 0, 0, 0)
     again = delivery(1)
     planner.arrived([again], 1.0)
     assert Complete((again,)) in due(planner, 1.0)
@@ -279,7 +294,7 @@ def test_one_strange_alias_concerns_one_message(alias: str, value: object, reaso
 
 @pytest.mark.parametrize("draw", [0.0, 0.5, 1.0])
 def test_pauses_grow_to_their_longest_and_jitter_shortens(draw: float) -> None:
-    growth = Growth(first=1.0, longest=120.0, jitter=0.25)
+    growth = Backoff(first=1.0, longest=120.0, jitter=0.25)
     pause: Pause | None = None
     lengths = []
     for _ in range(200):
@@ -314,7 +329,7 @@ def test_the_guard_keeps_partitions_apart_and_doubts_only_what_is_open() -> None
     guard.looked_at((other + 1, other + 5), other + 5, [(other + 2, "b"), (other + 3, None)])
     assert guard.lowest_open("b") == other + 2
     assert guard.lowest_open("a") is None
-    guard.doubt()
+    guard.recheck_open()
     assert guard.lowest_open("b") is None
     assert guard.next_gap(other + 9) == (other + 2, other + 3)
 

@@ -14,9 +14,8 @@ from pairbus.amqp.message import read_facts, with_message_id
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import CredentialRefusedError
 from pairbus.syphon.outcomes import Carried, Logbook
-from pairbus.syphon.pauses import RateLimit
+from pairbus.syphon.planner import PumpRules, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.service import Syphon
 from pairbus.syphon.transport import ReceiverLostError
@@ -43,7 +42,7 @@ def pump_for(
     *,
     rules: PumpRules | None = None,
     carried: list[Carried] | None = None,
-    share: int | None = None,
+    message_limit: int | None = None,
     rate: RateLimit | None = None,
 ) -> Pump:
     logbook = Logbook(QUEUE, "contoso", "standby", on_carried=carried.extend if carried is not None else None)
@@ -52,7 +51,7 @@ def pump_for(
         now_ms=lambda: START_MS + round(asyncio.get_running_loop().time() * 1000),
         draw=lambda: 0.5,
     )
-    return Pump(QUEUE, transport, options, logbook, rate, share)
+    return Pump(QUEUE, transport, options, logbook, rate, message_limit)
 
 
 async def stopped(pump: Pump, running: asyncio.Task[None]) -> None:
@@ -348,7 +347,7 @@ def test_parts_are_joined_whatever_stands_between_them_and_a_lonely_part_is_kept
         assert joined == message("large", bytes(range(256)) * 40)
         dead = transport.queue(QUEUE).dead
         assert [(number, reason) for number, reason, _ in dead] == [(4, "PartMissing"), (6, "PartMissing")]
-        assert "numbers 2 are not in the backlog" in dead[0][2]
+        assert "Parts 2 of the 3 parts of this message are not in the backlog" in dead[0][2]
         assert not transport.queue(QUEUE).messages
 
     run_in_virtual_time(main())
@@ -456,7 +455,7 @@ def test_a_share_ends_the_pump_and_nothing_stays_locked() -> None:
         transport = MemoryTransport()
         queue = transport.queue(QUEUE)
         queue.put(*(backlog(f"{n}") for n in range(5000)))
-        pump = pump_for(transport, share=1000)
+        pump = pump_for(transport, message_limit=1000)
         await pump.run()
         assert 1000 <= len(names(transport)) <= 1500
         assert len(queue.messages) == 5000 - len(names(transport))
@@ -660,7 +659,7 @@ def test_a_missing_queue_is_said_once_and_tried_again_ever_more_seldom(caplog: p
         assert pump.state == "missing"
         assert transport.calls["open"] < 100
         (said,) = warnings_of(caplog)
-        assert "missing" in said
+        assert "does not exist" in said
         assert "--queues" in said
         transport.refusal = None
         transport.queue(QUEUE).put(backlog("a"))

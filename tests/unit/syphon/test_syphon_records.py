@@ -15,12 +15,10 @@ from tests.support.virtual_time import run_in_virtual_time
 from pairbus import envelope
 from pairbus.amqp.message import with_message_id
 from pairbus.ledger import LedgerWriter, Role
-from pairbus.syphon.actions import Release
 from pairbus.syphon.deliveries import Delivery
-from pairbus.syphon.durable_records import DurableRecords
-from pairbus.syphon.outcomes import Logbook
+from pairbus.syphon.outcomes import DurableRecords, Logbook
+from pairbus.syphon.planner import PumpRules, Release
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.rules import PumpRules
 from pairbus.syphon.send_errors import SendError, SendFailure
 
 QUEUE = "contoso/x-servicebus-transfer/0"
@@ -56,7 +54,7 @@ class _Witness(MemoryTransport):
 
         async def watched(deliveries: Sequence[Delivery]) -> list[Delivery]:
             known = restored(self.folder)
-            self.unrecorded += [one.message_id for one in deliveries if one.message_id not in known]
+            self.unrecorded += [one.message.message_id for one in deliveries if one.message.message_id not in known]
             return await complete(deliveries)
 
         receiver.complete = watched  # type: ignore[method-assign]
@@ -141,7 +139,6 @@ def test_what_is_released_is_recorded_unless_its_lock_was_gone(tmp_path: Path) -
         deliveries = await receiver.receive(2, 0.0)
         with LedgerWriter(tmp_path, role=Role.SYPHON) as ledger:
             pump = Pump(QUEUE, transport, PumpOptions(PumpRules()), Logbook(QUEUE, "contoso", "standby", ledger))
-            pump.logbook.look_at(deliveries)
             assert await receiver.release(deliveries[:1]) == []
             await pump._release(Release(tuple(deliveries)), receiver)
             assert pump.logbook.counts.released == 1
