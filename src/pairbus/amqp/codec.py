@@ -39,21 +39,13 @@ from pairbus.amqp.types import (
 
 # --- decoding --------------------------------------------------------------------------------
 
-_u16 = struct.Struct(">H").unpack_from
 _u32 = struct.Struct(">I").unpack_from
-_u64 = struct.Struct(">Q").unpack_from
-_i8 = struct.Struct(">b").unpack_from
-_i16 = struct.Struct(">h").unpack_from
-_i32 = struct.Struct(">i").unpack_from
-_i64 = struct.Struct(">q").unpack_from
-_f32 = struct.Struct(">f").unpack_from
-_f64 = struct.Struct(">d").unpack_from
 
 _Decoder = Callable[[bytes, int, int], tuple[Any, int]]
 
 
 def decode(buf: bytes | bytearray | memoryview, offset: int = 0) -> tuple[Any, int]:
-    """The value that starts at ``offset`` and the offset just after it."""
+    """Decode the value at ``offset``. Returns it and the offset after it."""
     if type(buf) is not bytes:
         buf = bytes(buf)
     try:
@@ -61,19 +53,19 @@ def decode(buf: bytes | bytearray | memoryview, offset: int = 0) -> tuple[Any, i
     except (struct.error, IndexError):
         raise AmqpDecodeError(f"the value at byte {offset} is cut short") from None
     except UnicodeDecodeError as error:
-        raise AmqpDecodeError(f"the value at byte {offset} holds bytes that are not text: {error.reason}") from None
+        raise AmqpDecodeError(f"the value at byte {offset} is not valid text: {error.reason}") from None
 
 
 def skip(buf: bytes, offset: int) -> int:
-    """The offset just after the value at ``offset``, by its size alone: the value itself is not looked at."""
+    """The offset after the value at ``offset``. Only the size is read, not the value."""
     try:
         code = buf[offset]
         depth = 0
         while code == 0:
-            # A described value: the descriptor first, which may be anything but is hardly ever nested.
+            # A described value begins with its descriptor, which may itself be a described value.
             depth += 1
             if depth > MAX_DEPTH:
-                raise AmqpDecodeError(f"values are nested deeper than {MAX_DEPTH}")
+                raise _too_deep()
             offset = skip(buf, offset + 1)
             code = buf[offset]
         width = _WIDTHS[code >> 4]
@@ -88,13 +80,14 @@ def skip(buf: bytes, offset: int) -> int:
     except (struct.error, IndexError):
         raise AmqpDecodeError(f"the value at byte {offset} is cut short") from None
     except RecursionError:
-        raise AmqpDecodeError(f"values are nested deeper than {MAX_DEPTH}") from None
+        raise _too_deep() from None
     if end > len(buf):
         raise AmqpDecodeError(f"the value at byte {offset} is cut short")
     return end
 
 
-# Bytes that follow a format code, by its upper half: fixed, or a length of one (-1) or four (-4) bytes.
+# The width of a value by the upper half of its format code (1.2): fixed, or preceded by a size of one (-1) or four (-4)
+# bytes; -9 is not a format code.
 _WIDTHS = (-9, -9, -9, -9, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
 
 
@@ -102,24 +95,24 @@ def _bad_code(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
     raise AmqpDecodeError(f"0x{buf[pos - 1]:02x} at byte {pos - 1} is not a format code of AMQP 1.0")
 
 
+def _too_deep() -> AmqpDecodeError:
+    return AmqpDecodeError(f"values are nested deeper than {MAX_DEPTH}")
+
+
 def _d_described(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
     if depth >= MAX_DEPTH:
-        raise AmqpDecodeError(f"values are nested deeper than {MAX_DEPTH}")
+        raise _too_deep()
     descriptor, pos = _DECODERS[buf[pos]](buf, pos + 1, depth + 1)
     value, pos = _DECODERS[buf[pos]](buf, pos + 1, depth + 1)
     return Described(descriptor, value), pos
 
 
-def _d_null(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return None, pos
+def _constant(value: Any) -> _Decoder:
+    return lambda buf, pos, depth: (value, pos)
 
 
-def _d_true(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return True, pos
-
-
-def _d_false(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return False, pos
+def _d_list0(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+    return [], pos
 
 
 def _d_bool(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
@@ -129,60 +122,28 @@ def _d_bool(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
     return value == 1, pos + 1
 
 
-def _d_uint0(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return UInt(0), pos
+def _octet(kind: type[int]) -> _Decoder:
+    return lambda buf, pos, depth: (kind(buf[pos]), pos + 1)
 
 
-def _d_ulong0(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return ULong(0), pos
+def _plain_number(layout: str) -> _Decoder:
+    unpack, width = struct.Struct(layout).unpack_from, struct.calcsize(layout)
+    return lambda buf, pos, depth: (unpack(buf, pos)[0], pos + width)
 
 
-def _d_list0(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return [], pos
+def _number(kind: Callable[[Any], Any], layout: str) -> _Decoder:
+    unpack, width = struct.Struct(layout).unpack_from, struct.calcsize(layout)
+    return lambda buf, pos, depth: (kind(unpack(buf, pos)[0]), pos + width)
 
 
-def _d_ubyte(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return UByte(buf[pos]), pos + 1
+def _raw(kind: Callable[[bytes], Any], width: int) -> _Decoder:
+    def decoder(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        end = pos + width
+        if end > len(buf):
+            raise IndexError
+        return kind(buf[pos:end]), end
 
-
-def _d_byte(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Byte(_i8(buf, pos)[0]), pos + 1
-
-
-def _d_smalluint(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return UInt(buf[pos]), pos + 1
-
-
-def _d_smallulong(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return ULong(buf[pos]), pos + 1
-
-
-def _d_smallint(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Int(_i8(buf, pos)[0]), pos + 1
-
-
-def _d_smalllong(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _i8(buf, pos)[0], pos + 1
-
-
-def _d_ushort(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return UShort(_u16(buf, pos)[0]), pos + 2
-
-
-def _d_short(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Short(_i16(buf, pos)[0]), pos + 2
-
-
-def _d_uint(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return UInt(_u32(buf, pos)[0]), pos + 4
-
-
-def _d_int(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Int(_i32(buf, pos)[0]), pos + 4
-
-
-def _d_float(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Float(_f32(buf, pos)[0]), pos + 4
+    return decoder
 
 
 def _d_char(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
@@ -192,43 +153,11 @@ def _d_char(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
     return Char(chr(point)), pos + 4
 
 
-def _d_decimal32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Decimal32(_take(buf, pos, 4)), pos + 4
-
-
-def _d_ulong(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return ULong(_u64(buf, pos)[0]), pos + 8
-
-
-def _d_long(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _i64(buf, pos)[0], pos + 8
-
-
-def _d_double(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _f64(buf, pos)[0], pos + 8
-
-
-def _d_timestamp(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Timestamp(_i64(buf, pos)[0]), pos + 8
-
-
-def _d_decimal64(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Decimal64(_take(buf, pos, 8)), pos + 8
-
-
-def _d_decimal128(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return Decimal128(_take(buf, pos, 16)), pos + 16
-
-
 def _d_uuid(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return UUID(bytes=_take(buf, pos, 16)), pos + 16
-
-
-def _take(buf: bytes, pos: int, size: int) -> bytes:
-    end = pos + size
+    end = pos + 16
     if end > len(buf):
-        raise AmqpDecodeError(f"the value at byte {pos} is cut short")
-    return buf[pos:end]
+        raise IndexError
+    return UUID(bytes=buf[pos:end]), end
 
 
 def _d_bin8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
@@ -245,32 +174,24 @@ def _d_bin32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
     return buf[pos + 4 : end], end
 
 
-def _d_str8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    end = pos + 1 + buf[pos]
-    if end > len(buf):
-        raise IndexError
-    return str(buf[pos + 1 : end], "utf-8"), end
+def _text8(kind: type[str], encoding: str) -> _Decoder:
+    def decoder(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        end = pos + 1 + buf[pos]
+        if end > len(buf):
+            raise IndexError
+        return kind(buf[pos + 1 : end], encoding), end
+
+    return decoder
 
 
-def _d_str32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    end = pos + 4 + _u32(buf, pos)[0]
-    if end > len(buf):
-        raise IndexError
-    return str(buf[pos + 4 : end], "utf-8"), end
+def _text32(kind: type[str], encoding: str) -> _Decoder:
+    def decoder(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        end = pos + 4 + _u32(buf, pos)[0]
+        if end > len(buf):
+            raise IndexError
+        return kind(buf[pos + 4 : end], encoding), end
 
-
-def _d_sym8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    end = pos + 1 + buf[pos]
-    if end > len(buf):
-        raise IndexError
-    return Symbol(buf[pos + 1 : end], "ascii"), end
-
-
-def _d_sym32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    end = pos + 4 + _u32(buf, pos)[0]
-    if end > len(buf):
-        raise IndexError
-    return Symbol(buf[pos + 4 : end], "ascii"), end
+    return decoder
 
 
 def _d_list8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
@@ -309,9 +230,9 @@ def _pairs(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[dict
     try:
         pairs = dict(zip(items[::2], items[1::2], strict=True))
     except TypeError:
-        raise AmqpDecodeError(f"the map that ends at byte {end} has a list or map as a key") from None
+        raise AmqpDecodeError(f"the map that ends at byte {end} has a key that is a list or a map") from None
     if len(pairs) * 2 != count:
-        raise AmqpDecodeError(f"the map that ends at byte {end} has a key twice")
+        raise AmqpDecodeError(f"the map that ends at byte {end} has a duplicate key")
     return pairs, end
 
 
@@ -325,9 +246,9 @@ def _d_array32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
 
 def _elements(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[Array, int]:
     if count > MAX_COUNT:
-        raise AmqpDecodeError(f"an array of {count} items is more than the limit of {MAX_COUNT}")
+        raise AmqpDecodeError(f"an array has {count} items, the limit is {MAX_COUNT}")
     if depth >= MAX_DEPTH:
-        raise AmqpDecodeError(f"values are nested deeper than {MAX_DEPTH}")
+        raise _too_deep()
     if end > len(buf):
         raise IndexError
     depth += 1
@@ -354,49 +275,49 @@ def _check_compound(buf: bytes, pos: int, count: int, end: int, depth: int) -> N
     if end > len(buf):
         raise IndexError
     if depth >= MAX_DEPTH:
-        raise AmqpDecodeError(f"values are nested deeper than {MAX_DEPTH}")
+        raise _too_deep()
     if count > MAX_COUNT:
-        raise AmqpDecodeError(f"a list or map of {count} items is more than the limit of {MAX_COUNT}")
+        raise AmqpDecodeError(f"a list or map has {count} items, the limit is {MAX_COUNT}")
     if count > end - pos:
         raise AmqpDecodeError(f"a list or map claims {count} items in {max(end - pos, 0)} bytes")
 
 
 _DECODERS: list[_Decoder] = [_bad_code] * 256
-for _code, _one in {
+for _code, _decoder in {
     0x00: _d_described,
-    0x40: _d_null,
-    0x41: _d_true,
-    0x42: _d_false,
-    0x43: _d_uint0,
-    0x44: _d_ulong0,
+    0x40: _constant(None),
+    0x41: _constant(True),
+    0x42: _constant(False),
+    0x43: _constant(UInt(0)),
+    0x44: _constant(ULong(0)),
     0x45: _d_list0,
-    0x50: _d_ubyte,
-    0x51: _d_byte,
-    0x52: _d_smalluint,
-    0x53: _d_smallulong,
-    0x54: _d_smallint,
-    0x55: _d_smalllong,
+    0x50: _octet(UByte),
+    0x51: _number(Byte, ">b"),
+    0x52: _octet(UInt),
+    0x53: _octet(ULong),
+    0x54: _number(Int, ">b"),
+    0x55: _plain_number(">b"),
     0x56: _d_bool,
-    0x60: _d_ushort,
-    0x61: _d_short,
-    0x70: _d_uint,
-    0x71: _d_int,
-    0x72: _d_float,
+    0x60: _number(UShort, ">H"),
+    0x61: _number(Short, ">h"),
+    0x70: _number(UInt, ">I"),
+    0x71: _number(Int, ">i"),
+    0x72: _number(Float, ">f"),
     0x73: _d_char,
-    0x74: _d_decimal32,
-    0x80: _d_ulong,
-    0x81: _d_long,
-    0x82: _d_double,
-    0x83: _d_timestamp,
-    0x84: _d_decimal64,
-    0x94: _d_decimal128,
+    0x74: _raw(Decimal32, 4),
+    0x80: _number(ULong, ">Q"),
+    0x81: _plain_number(">q"),
+    0x82: _plain_number(">d"),
+    0x83: _number(Timestamp, ">q"),
+    0x84: _raw(Decimal64, 8),
+    0x94: _raw(Decimal128, 16),
     0x98: _d_uuid,
     0xA0: _d_bin8,
-    0xA1: _d_str8,
-    0xA3: _d_sym8,
+    0xA1: _text8(str, "utf-8"),
+    0xA3: _text8(Symbol, "ascii"),
     0xB0: _d_bin32,
-    0xB1: _d_str32,
-    0xB3: _d_sym32,
+    0xB1: _text32(str, "utf-8"),
+    0xB3: _text32(Symbol, "ascii"),
     0xC0: _d_list8,
     0xC1: _d_map8,
     0xD0: _d_list32,
@@ -404,9 +325,9 @@ for _code, _one in {
     0xE0: _d_array8,
     0xF0: _d_array32,
 }.items():
-    _DECODERS[_code] = _one
+    _DECODERS[_code] = _decoder
 
-# The widest format code of each code's type: what arrays are written with.
+# The widest format code of the same type. Arrays are written with it.
 _WIDEST = {code: code for code in range(256) if _DECODERS[code] is not _bad_code and code != 0} | {
     0x41: 0x56,
     0x42: 0x56,
@@ -428,33 +349,29 @@ _WIDEST = {code: code for code in range(256) if _DECODERS[code] is not _bad_code
 
 # --- encoding --------------------------------------------------------------------------------
 
-_p16 = struct.Struct(">H").pack
 _p32 = struct.Struct(">I").pack
 _p64 = struct.Struct(">Q").pack
 _pi8 = struct.Struct(">b").pack
-_pi16 = struct.Struct(">h").pack
 _pi32 = struct.Struct(">i").pack
 _pi64 = struct.Struct(">q").pack
-_pf32 = struct.Struct(">f").pack
-_pf64 = struct.Struct(">d").pack
 
 _Encoder = Callable[[bytearray, Any], None]
 
 
 def encode(value: Any) -> bytes:
-    """The value's encoding, or ``AmqpEncodeError`` if AMQP has none for it."""
+    """Encode a value. Raises AmqpEncodeError if it has no AMQP encoding."""
     out = bytearray()
     encode_into(out, value)
     return bytes(out)
 
 
 def encode_into(out: bytearray, value: Any) -> None:
-    """Append the value's encoding to ``out``."""
+    """Append the encoding of a value to ``out``."""
     encoder = _ENCODERS.get(type(value))
     if encoder is None:
         raise AmqpEncodeError(
-            f"{type(value).__name__} has no AMQP type; use bool, int, float, str, bytes, UUID, list, dict or"
-            " a type of pairbus.amqp.types"
+            f"{type(value).__name__} has no AMQP encoding. Use bool, int, float, str, bytes, UUID, list, dict or"
+            " a type of pairbus.amqp.types."
         )
     try:
         encoder(out, value)
@@ -479,16 +396,23 @@ def _e_ubyte(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def _e_byte(out: bytearray, value: int) -> None:
-    out += b"\x51" + _pi8(value)
+def _fixed(code: int, pack: Callable[[Any], bytes]) -> _Encoder:
+    """An encoder for a type with a single fixed-width encoding."""
+    prefix = bytes((code,))
+
+    def encoder(out: bytearray, value: Any) -> None:
+        out += prefix + pack(value)
+
+    return encoder
 
 
-def _e_ushort(out: bytearray, value: int) -> None:
-    out += b"\x60" + _p16(value)
+def _exactly(size: int) -> Callable[[bytes], bytes]:
+    def check(value: bytes) -> bytes:
+        if len(value) != size:
+            raise OverflowError
+        return value
 
-
-def _e_short(out: bytearray, value: int) -> None:
-    out += b"\x61" + _pi16(value)
+    return check
 
 
 def _e_uint(out: bytearray, value: int) -> None:
@@ -525,46 +449,6 @@ def _e_long(out: bytearray, value: int) -> None:
         out += b"\x81" + _pi64(value)
 
 
-def _e_float(out: bytearray, value: float) -> None:
-    out += b"\x72" + _pf32(value)
-
-
-def _e_double(out: bytearray, value: float) -> None:
-    out += b"\x82" + _pf64(value)
-
-
-def _e_char(out: bytearray, value: str) -> None:
-    if len(value) != 1:
-        raise OverflowError
-    out += b"\x73" + _p32(ord(value))
-
-
-def _e_timestamp(out: bytearray, value: int) -> None:
-    out += b"\x83" + _pi64(value)
-
-
-def _e_decimal32(out: bytearray, value: bytes) -> None:
-    out += b"\x74" + _exactly(value, 4)
-
-
-def _e_decimal64(out: bytearray, value: bytes) -> None:
-    out += b"\x84" + _exactly(value, 8)
-
-
-def _e_decimal128(out: bytearray, value: bytes) -> None:
-    out += b"\x94" + _exactly(value, 16)
-
-
-def _exactly(value: bytes, size: int) -> bytes:
-    if len(value) != size:
-        raise OverflowError
-    return value
-
-
-def _e_uuid(out: bytearray, value: UUID) -> None:
-    out += b"\x98" + value.bytes
-
-
 def _e_binary(out: bytearray, value: bytes | bytearray | memoryview) -> None:
     size = len(value)
     if size <= 255:
@@ -579,26 +463,19 @@ def _e_memoryview(out: bytearray, value: memoryview) -> None:
     _e_binary(out, bytes(value))
 
 
-def _e_str(out: bytearray, value: str) -> None:
-    raw = value.encode()
-    size = len(raw)
-    if size <= 255:
-        out.append(0xA1)
-        out.append(size)
-    else:
-        out += b"\xb1" + _p32(size)
-    out += raw
+def _text(short_code: int, encoding: str) -> _Encoder:
+    def encoder(out: bytearray, value: str) -> None:
+        raw = value.encode(encoding)
+        size = len(raw)
+        if size <= 255:
+            out.append(short_code)
+            out.append(size)
+        else:
+            out.append(short_code + 0x10)
+            out += _p32(size)
+        out += raw
 
-
-def _e_symbol(out: bytearray, value: str) -> None:
-    raw = value.encode("ascii")
-    size = len(raw)
-    if size <= 255:
-        out.append(0xA3)
-        out.append(size)
-    else:
-        out += b"\xb3" + _p32(size)
-    out += raw
+    return encoder
 
 
 def _e_list(out: bytearray, value: list[Any]) -> None:
@@ -650,7 +527,7 @@ def _e_array(out: bytearray, value: Array) -> None:
 
 
 def _element(out: bytearray, code: int, value: Any) -> None:
-    """One array item: the value in the array's own format, without a format code."""
+    """Append an array item: the value in the format of the array, without a format code (1.2.4)."""
     if code == 0x40:
         return
     if code == 0x56:
@@ -665,74 +542,81 @@ def _element(out: bytearray, code: int, value: Any) -> None:
         out += _p32(len(raw))
         out += raw
         return
-    one = bytearray()
+    content = bytearray()
     if code == 0xD0:
         for item in value:
-            encode_into(one, item)
-        out += _p32(len(one) + 4) + _p32(len(value))
+            encode_into(content, item)
+        out += _p32(len(content) + 4) + _p32(len(value))
     elif code == 0xD1:
         for key, item in value.items():
-            encode_into(one, key)
-            encode_into(one, item)
-        out += _p32(len(one) + 4) + _p32(len(value) * 2)
+            encode_into(content, key)
+            encode_into(content, item)
+        out += _p32(len(content) + 4) + _p32(len(value) * 2)
     elif code == 0xF0:
         whole = bytearray()
         _e_array(whole, value)
-        # Without the format code, and never in the short form: the outer array promises the long one.
+        # Without the format code, and always in the long form that the outer array announces.
         if whole[0] == 0xF0:
-            one = whole[1:]
+            content = whole[1:]
         else:
             out += _p32(whole[1] + 3) + _p32(whole[2])
-            one = whole[3:]
+            content = whole[3:]
     else:
-        raise AmqpEncodeError(f"0x{code:02x} is not a format code that arrays are written with")
-    out += one
+        raise AmqpEncodeError(f"0x{code:02x} is not a format code for array items")
+    out += content
 
 
 _FIXED: dict[int, Callable[[Any], bytes]] = {
     0x50: lambda v: bytes((v,)),
     0x51: _pi8,
-    0x60: _p16,
-    0x61: _pi16,
+    0x60: struct.Struct(">H").pack,
+    0x61: struct.Struct(">h").pack,
     0x70: _p32,
     0x71: _pi32,
-    0x72: _pf32,
+    0x72: struct.Struct(">f").pack,
     0x73: lambda v: _p32(ord(v)),
-    0x74: lambda v: _exactly(v, 4),
+    0x74: _exactly(4),
     0x80: _p64,
     0x81: _pi64,
-    0x82: _pf64,
+    0x82: struct.Struct(">d").pack,
     0x83: _pi64,
-    0x84: lambda v: _exactly(v, 8),
-    0x94: lambda v: _exactly(v, 16),
+    0x84: _exactly(8),
+    0x94: _exactly(16),
     0x98: lambda v: v.bytes,
 }
+
+
+def _e_char(out: bytearray, value: str) -> None:
+    if len(value) != 1:
+        raise OverflowError
+    out += b"\x73" + _p32(ord(value))
+
 
 _ENCODERS: dict[type, _Encoder] = {
     type(None): _e_null,
     bool: _e_bool,
     UByte: _e_ubyte,
-    Byte: _e_byte,
-    UShort: _e_ushort,
-    Short: _e_short,
+    Byte: _fixed(0x51, _FIXED[0x51]),
+    UShort: _fixed(0x60, _FIXED[0x60]),
+    Short: _fixed(0x61, _FIXED[0x61]),
     UInt: _e_uint,
     ULong: _e_ulong,
     Int: _e_int,
     Long: _e_long,
     int: _e_long,
-    Float: _e_float,
-    float: _e_double,
+    Float: _fixed(0x72, _FIXED[0x72]),
+    float: _fixed(0x82, _FIXED[0x82]),
     Char: _e_char,
-    Timestamp: _e_timestamp,
-    Decimal32: _e_decimal32,
-    Decimal64: _e_decimal64,
-    Decimal128: _e_decimal128,
-    UUID: _e_uuid,
+    Timestamp: _fixed(0x83, _FIXED[0x83]),
+    Decimal32: _fixed(0x74, _FIXED[0x74]),
+    Decimal64: _fixed(0x84, _FIXED[0x84]),
+    Decimal128: _fixed(0x94, _FIXED[0x94]),
+    UUID: _fixed(0x98, _FIXED[0x98]),
     bytes: _e_binary,
     bytearray: _e_binary,
     memoryview: _e_memoryview,
-    str: _e_str,
-    Symbol: _e_symbol,
+    str: _text(0xA1, "utf-8"),
+    Symbol: _text(0xA3, "ascii"),
     list: _e_list,
     tuple: _e_list,
     dict: _e_map,

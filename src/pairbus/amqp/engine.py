@@ -24,7 +24,7 @@ from typing import Any
 
 from cproton import ffi, lib
 
-from pairbus.amqp.frames import DeliveryNumbers, IncomingFormats, OutgoingFormats
+from pairbus.amqp.frames import DeliveryIds, IncomingFormats, OutgoingFormats
 from pairbus.amqp.links import (
     SMALL_BUFFER_BYTES,
     IncomingDelivery,
@@ -166,8 +166,8 @@ class Engine:
         self._server = server
         self._sasl: SaslExchange | None = SaslExchange(server=server, login=login)
         self._sasl_output = b""
-        self._numbers = DeliveryNumbers() if server else None
-        self._incoming_formats = IncomingFormats(limits.max_frame, room_for_patches=not server, numbers=self._numbers)
+        self._ids = DeliveryIds() if server else None
+        self._incoming_formats = IncomingFormats(limits.max_frame, room_for_patches=not server, ids=self._ids)
         self._outgoing_formats = OutgoingFormats() if not server else None
         self._links: dict[Any, Link] = {}
         self._sessions: set[Any] = set()
@@ -271,8 +271,8 @@ class Engine:
             lib.pn_transport_pop(self._transport, taken)
             if self._outgoing_formats is not None:
                 data = self._outgoing_formats.patch(data)
-            elif self._numbers is not None:
-                data = self._numbers.restore(data)
+            elif self._ids is not None:
+                data = self._ids.restore(data)
             if data:
                 return data
         return b""

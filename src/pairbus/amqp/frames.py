@@ -1,8 +1,16 @@
-"""Looking at AMQP frames on their way into and out of the engine.
+"""Reads and patches AMQP frames on their way into and out of Proton.
 
-The engine neither shows nor sets a transfer's message format, which tells a batch from a single message. So incoming
-bytes are cut into frames here, and formats noted per link in the order of deliveries; outgoing transfers get theirs
-patched in. Nothing else is judged: whatever looks wrong is passed on, and the engine refuses it.
+OASIS AMQP 1.0, part 2: 2.3 framing, 2.7.5 transfer, 2.7.6 disposition, 2.8.11 message format.
+
+Message formats. Proton neither reports nor sets the message format of a transfer, which tells a batch from a single
+message. Formats of incoming deliveries are noted here, per link and in order. Outgoing transfers get theirs patched in.
+
+Delivery ids. The specification numbers the deliveries of a session consecutively, and Proton ends a connection whose
+ids jump. Threads of the Python SDK (its lock renewer, for example) take an id and write the frame without holding one
+lock for both, so ids arrive swapped or duplicated. The service accepts that. Here a delivery with an unexpected id gets
+the expected one before Proton sees it, and the answer gets the peer's own id back.
+
+Malformed frames pass through unchanged. Proton refuses them.
 """
 
 from __future__ import annotations
@@ -16,7 +24,7 @@ from pairbus.amqp.types import AmqpDecodeError, Described, UInt
 
 _u32 = struct.Struct(">I").unpack_from
 _head = struct.Struct(">IBBH").unpack_from
-_PROTOCOL = 0x414D5150  # "AMQP": a protocol header in place of a frame's size
+_PROTOCOL = 0x414D5150  # "AMQP": a protocol header where a frame has its size
 
 _OPEN, _BEGIN, _ATTACH, _TRANSFER, _DISPOSITION, _DETACH, _END = 0x10, 0x11, 0x12, 0x14, 0x15, 0x16, 0x17
 _PATCH_ROOM = 16
@@ -26,7 +34,7 @@ _WRAP = 0xFFFFFFFF
 
 @dataclass(slots=True)
 class _Track:
-    """The formats of one link's deliveries, oldest first, and whether a delivery is under way."""
+    """The message formats of a link's deliveries, oldest first; whether a delivery is incomplete."""
 
     name: str
     formats: deque[int] = field(default_factory=deque)
@@ -34,7 +42,7 @@ class _Track:
 
 
 class FrameCutter:
-    """Cuts a stream into whole frames, holding back at most one unfinished frame."""
+    """Cuts a stream into whole frames. Keeps at most one incomplete frame."""
 
     def __init__(self, max_frame: int) -> None:
         self._max_frame = max_frame
@@ -42,7 +50,7 @@ class FrameCutter:
         self._broken = False
 
     def cut(self, data: bytes) -> tuple[bytes, list[tuple[int, int, int, int]]]:
-        """Whole frames, and for each AMQP frame with a body: (channel, start, body, end)."""
+        """The whole frames, and (channel, start, body, end) of each AMQP frame that has a body."""
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -69,7 +77,7 @@ class FrameCutter:
 
 
 def _code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
-    """The performative's code and where its list starts; (0, 0) if it is not in the usual form."""
+    """The code of the performative and the offset of its list; (0, 0) if it has an unusual form."""
     if end - body > 3 and data[body] == 0:
         if data[body + 1] == 0x53:
             return data[body + 2], body + 3
@@ -79,7 +87,7 @@ def _code_at(data: bytes, body: int, end: int) -> tuple[int, int]:
 
 
 def _number_at(data: bytes, pos: int) -> int:
-    """A uint in any of its encodings; -1 for null or something else."""
+    """The uint at ``pos``, in any of its encodings; -1 if there is none."""
     code = data[pos]
     if code == 0x43:
         return 0
@@ -90,15 +98,15 @@ def _number_at(data: bytes, pos: int) -> int:
     return -1
 
 
-def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool, int]:
-    """Of a transfer: its handle, where its message format is, whether more follows, and how many fields it has."""
+def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool]:
+    """The handle of a transfer, the offset of its message format (0 if absent), and whether more frames follow."""
     code = data[pos]
     if code == 0xC0:
         count, pos = data[pos + 2], pos + 3
     elif code == 0xD0:
         count, pos = _u32(data, pos + 5)[0], pos + 9
     else:
-        return -1, 0, False, 0
+        return -1, 0, False
     handle = _number_at(data, pos)
     pos = skip(data, pos)
     format_at, more = 0, False
@@ -108,23 +116,21 @@ def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool, int]:
         if count > 5:
             pos = skip(data, skip(data, pos))
             more = data[pos] == 0x41 or (data[pos] == 0x56 and data[pos + 1] == 1)
-    return handle, format_at, more, count
+    return handle, format_at, more
 
 
 class IncomingFormats:
-    """Reads the message format of each delivery a peer starts on each of its sending links."""
+    """Notes the message formats of the deliveries on the peer's sending links."""
 
-    def __init__(
-        self, max_frame: int, *, room_for_patches: bool = False, numbers: DeliveryNumbers | None = None
-    ) -> None:
-        self._numbers = numbers
+    def __init__(self, max_frame: int, *, room_for_patches: bool = False, ids: DeliveryIds | None = None) -> None:
+        self._ids = ids
         self._cutter = FrameCutter(max_frame)
         self._by_handle: dict[tuple[int, int], _Track] = {}
         self._by_name: dict[str, _Track] = {}
         self._room = room_for_patches
 
     def feed(self, data: bytes) -> bytes:
-        """What to push into the engine: whole frames only."""
+        """Return what to push into Proton: whole frames, corrected."""
         data, frames = self._cutter.cut(data)
         parts: list[bytes] = []
         done = 0
@@ -133,8 +139,8 @@ class IncomingFormats:
             try:
                 if code == _TRANSFER:
                     more = self._transfer(channel, data, fields_at)
-                    if self._numbers is not None:
-                        corrected = self._numbers.transfer(channel, data, (start, fields_at, end), more)
+                    if self._ids is not None:
+                        corrected = self._ids.transfer(channel, data, (start, fields_at, end), more)
                         if corrected is not None:
                             parts += (data[done:start], corrected)
                             done = end
@@ -145,19 +151,19 @@ class IncomingFormats:
                 elif code == _END:
                     for key in [key for key in self._by_handle if key[0] == channel]:
                         del self._by_handle[key]
-                    if self._numbers is not None:
-                        self._numbers.forget(channel)
+                    if self._ids is not None:
+                        self._ids.forget(channel)
                 elif code == _OPEN and self._room:
                     return data[:start] + _with_smaller_frames(data[start:end]) + data[end:]
             except (AmqpDecodeError, IndexError, TypeError, ValueError, struct.error):
-                continue  # malformed: the engine says so
+                continue  # malformed: Proton refuses it
         if not parts:
             return data
         parts.append(data[done:])
         return b"".join(parts)
 
     def formats(self, link_name: str) -> deque[int]:
-        """The formats of the deliveries on the peer's sending link of this name; the caller takes one for each."""
+        """The message formats on the peer's sending link of this name. The caller removes one per delivery."""
         track = self._by_name.get(link_name)
         return track.formats if track is not None else deque()
 
@@ -165,8 +171,8 @@ class IncomingFormats:
         self._by_name.pop(link_name, None)
 
     def _transfer(self, channel: int, data: bytes, pos: int) -> bool:
-        """Notes the format; whether more frames of the delivery follow."""
-        handle, format_at, more, _ = _transfer_fields(data, pos)
+        """Note the message format. Returns whether more frames of the delivery follow."""
+        handle, format_at, more = _transfer_fields(data, pos)
         track = self._by_handle.get((channel, handle))
         if track is not None:
             if not track.in_delivery:
@@ -182,7 +188,7 @@ class IncomingFormats:
 
 
 class OutgoingFormats:
-    """Writes message formats into the transfers the engine produced, delivery by delivery."""
+    """Writes message formats into the transfers that Proton produces."""
 
     def __init__(self) -> None:
         self._cutter = FrameCutter(2**31)
@@ -190,7 +196,7 @@ class OutgoingFormats:
         self._by_name: dict[str, _Track] = {}
 
     def note(self, link_name: str, message_format: int) -> None:
-        """The next delivery on this link of ours has this format. To be called for every delivery."""
+        """Set the message format of the next delivery on our link. Call it for every delivery."""
         self._by_name.setdefault(link_name, _Track(link_name)).formats.append(message_format)
 
     def patch(self, data: bytes) -> bytes:
@@ -205,7 +211,7 @@ class OutgoingFormats:
                     track = self._by_name.setdefault(fields[0], _Track(fields[0]))
                     self._by_handle[channel, int(fields[1])] = track
             elif code == _TRANSFER:
-                handle, format_at, more, _ = _transfer_fields(data, pos)
+                handle, format_at, more = _transfer_fields(data, pos)
                 known = self._by_handle.get((channel, handle))
                 if known is None:
                     continue
@@ -224,7 +230,7 @@ class OutgoingFormats:
 
 
 def _with_field(data: bytes, start: int, pos: int, field_at: int, end: int, number: int) -> bytes:
-    """One frame with another uint in its list, which starts at `pos`: frame and list grow by the difference."""
+    """Return a frame with another uint at ``field_at`` of its list, which starts at ``pos``."""
     after = skip(data, field_at)
     value = b"\x70" + number.to_bytes(4, "big")
     grown = len(value) - (after - field_at)
@@ -232,7 +238,7 @@ def _with_field(data: bytes, start: int, pos: int, field_at: int, end: int, numb
     if data[pos] == 0xC0 and data[pos + 1] + grown < 256:
         listed = b"\xc0" + bytes((data[pos + 1] + grown,)) + data[pos + 2 : field_at]
     elif data[pos] == 0xC0:
-        # The size counts the bytes of the count, which are three more in the long form.
+        # The size includes the count, which is three bytes longer in the long form.
         listed = struct.pack(">BII", 0xD0, data[pos + 1] + grown + 3, data[pos + 2]) + data[pos + 3 : field_at]
         size = (end - start + grown + 6).to_bytes(4, "big")
     else:
@@ -241,7 +247,7 @@ def _with_field(data: bytes, start: int, pos: int, field_at: int, end: int, numb
 
 
 def _with_smaller_frames(frame: bytes) -> bytes:
-    """The peer's open with a slightly smaller frame limit, so that a patched transfer still fits."""
+    """Return the peer's open with a slightly lower frame limit, so that patched transfers still fit."""
     body = frame[4] * 4
     opened, _ = decode(frame, body)
     fields = list(opened.value) + [None] * (3 - len(opened.value))
@@ -255,20 +261,21 @@ def _with_smaller_frames(frame: bytes) -> bytes:
 
 
 @dataclass(slots=True)
-class _Numbers:
-    """One session of the peer's: the number that is due, the peer's own number of each delivery that had another."""
+class _SessionIds:
+    """Delivery ids in one session of the peer."""
 
-    due: int = -1
-    theirs: dict[int, int] = field(default_factory=dict)
-    # By link: the number under which a delivery of several frames was begun.
+    expected: int = -1
+    peer_ids: dict[int, int] = field(default_factory=dict)
+    """The peer's own id for every delivery that got another."""
     begun: dict[int, int] = field(default_factory=dict)
+    """The id of the incomplete delivery on each link handle."""
 
 
-class DeliveryNumbers:
-    """Corrects the numbers of incoming transfers; `restore` puts the peer's own into outgoing dispositions."""
+class DeliveryIds:
+    """Corrects the delivery ids of incoming transfers and restores the peer's ids in outgoing dispositions."""
 
     def __init__(self) -> None:
-        self._sessions: dict[int, _Numbers] = {}
+        self._sessions: dict[int, _SessionIds] = {}
         self._peer_channel: dict[int, int] = {}
         self._cutter = FrameCutter(2**31)
 
@@ -276,34 +283,34 @@ class DeliveryNumbers:
         self._sessions.pop(channel, None)
 
     def transfer(self, channel: int, data: bytes, frame: tuple[int, int, int], more: bool) -> bytes | None:
-        """The corrected frame, or None when it is right as it is. `frame` is where it starts, its list, its end."""
+        """Return the corrected frame, or None if it is correct. ``frame`` is its start, its list and its end."""
         start, pos, end = frame
         handle_at = pos + (3 if data[pos] == 0xC0 else 9)
         handle, id_at = _number_at(data, handle_at), skip(data, handle_at)
-        given = _number_at(data, id_at)
+        peer_id = _number_at(data, id_at)
         session = self._sessions.get(channel)
         if session is None:
-            session = self._sessions[channel] = _Numbers()
+            session = self._sessions[channel] = _SessionIds()
         begun = session.begun.get(handle)
         if begun is not None:
             if not more:
                 del session.begun[handle]
-            return None if given in (-1, begun) else _with_field(data, start, pos, id_at, end, begun)
-        if given < 0:
-            return None  # a delivery must begin with a number: the engine says so
-        expected = given if session.due < 0 else session.due
-        session.due = (expected + 1) & _WRAP
+            return None if peer_id in (-1, begun) else _with_field(data, start, pos, id_at, end, begun)
+        if peer_id < 0:
+            return None  # the first frame of a delivery needs an id: Proton refuses it
+        expected = peer_id if session.expected < 0 else session.expected
+        session.expected = (expected + 1) & _WRAP
         if more:
             session.begun[handle] = expected
-        if given == expected:
+        if peer_id == expected:
             return None
-        session.theirs[expected] = given
-        if len(session.theirs) > _MAX_RENAMED:
-            del session.theirs[next(iter(session.theirs))]
+        session.peer_ids[expected] = peer_id
+        if len(session.peer_ids) > _MAX_RENAMED:
+            del session.peer_ids[next(iter(session.peer_ids))]
         return _with_field(data, start, pos, id_at, end, expected)
 
     def restore(self, data: bytes) -> bytes:
-        """Whole frames of what the engine wrote, dispositions in the peer's own numbers."""
+        """Return the whole frames that Proton wrote, with the peer's own ids in the dispositions."""
         data, frames = self._cutter.cut(data)
         parts: list[bytes] = []
         done = 0
@@ -313,8 +320,8 @@ class DeliveryNumbers:
                 self._begin(channel, data, body)
             elif code == _DISPOSITION:
                 session = self._sessions.get(self._peer_channel.get(channel, channel))
-                if session is not None and session.theirs:
-                    parts += (data[done:start], _renamed(data, start, body, end, session.theirs))
+                if session is not None and session.peer_ids:
+                    parts += (data[done:start], _renamed(data, start, body, end, session.peer_ids))
                     done = end
         if not parts:
             return data
@@ -327,18 +334,18 @@ class DeliveryNumbers:
             self._peer_channel[channel] = int(fields[0])
 
 
-def _renamed(data: bytes, start: int, body: int, end: int, theirs: dict[int, int]) -> bytes:
+def _renamed(data: bytes, start: int, body: int, end: int, peer_ids: dict[int, int]) -> bytes:
     try:
         disposition = decode(data, body)[0]
         is_receiver, first, *rest = disposition.value
     except (AmqpDecodeError, ValueError, struct.error):
         return data[start:end]
     last = first if not rest or rest[0] is None else rest[0]
-    if not is_receiver or theirs.keys().isdisjoint(range(first, last + 1)):
+    if not is_receiver or peer_ids.keys().isdisjoint(range(first, last + 1)):
         return data[start:end]
     frames = []
-    for number in range(first, last + 1):
-        fields = [True, UInt(theirs.pop(number, number)), None, *rest[1:]]
+    for delivery_id in range(first, last + 1):
+        fields = [True, UInt(peer_ids.pop(delivery_id, delivery_id)), None, *rest[1:]]
         content = data[start + 8 : body] + encode(Described(disposition.descriptor, fields))
         frames.append((len(content) + 8).to_bytes(4, "big") + data[start + 4 : start + 8] + content)
     return b"".join(frames)

@@ -1,4 +1,12 @@
-"""Errors and delivery states as AMQP 1.0 names them: what one side answers to the other."""
+"""AMQP errors and delivery states, and the exceptions of an AMQP client.
+
+OASIS AMQP 1.0, part 2, 2.8.14 error; part 3, 3.4 delivery state; part 4, 4.5.5 declared and 4.5.6 transactional-state.
+
+AmqpClientError
+├── LinkLostError       the link or its connection ended; operations in flight are in doubt
+├── RefusedError        the peer refused a message or a settlement; the link remains open
+└── TokenRefusedError   the peer refused a token
+"""
 
 from __future__ import annotations
 
@@ -18,7 +26,7 @@ TRANSACTIONAL = 0x34
 
 @dataclass(frozen=True, slots=True)
 class AmqpError:
-    """An error as it travels. ``info`` is never sent empty: clients read three fields and fail on two."""
+    """An error on the wire. ``info`` is never sent empty: clients expect all three fields and fail on two."""
 
     condition: str
     description: str = ""
@@ -58,7 +66,7 @@ class Modified:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A coordinator's answer to ``declare``."""
+    """The coordinator's answer to ``declare``."""
 
     code = DECLARED
     txn: bytes
@@ -66,7 +74,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Transactional:
-    """An outcome that counts only when its transaction is discharged."""
+    """An outcome that takes effect when its transaction is discharged."""
 
     code = TRANSACTIONAL
     txn: bytes
@@ -78,7 +86,7 @@ State = Outcome | Declared | Transactional
 
 
 def outcome_value(outcome: Outcome | None) -> Described | None:
-    """The encoded form of an outcome inside a transactional state."""
+    """The described value of an outcome inside a transactional state."""
     if outcome is None:
         return None
     fields: list[Any] = []
@@ -92,7 +100,7 @@ def outcome_value(outcome: Outcome | None) -> Described | None:
 
 
 def outcome_from_value(value: Any) -> Outcome | None:
-    """The outcome inside a transactional state; None for none or one that is not known."""
+    """The outcome inside a transactional state. None if there is none, or if it is unknown."""
     if not isinstance(value, Described):
         return None
     fields = list(value.value) if isinstance(value.value, list) else []
@@ -126,7 +134,7 @@ def error_from_value(value: Any) -> AmqpError | None:
 
 
 class AmqpClientError(Exception):
-    """What the peer, or the network, said no with."""
+    """The peer or the network refused; ``error`` is the reason."""
 
     def __init__(self, error: AmqpError) -> None:
         super().__init__(str(error))
@@ -138,15 +146,15 @@ class AmqpClientError(Exception):
 
 
 class LinkLostError(AmqpClientError):
-    """The link or its connection ended; what was under way is in doubt."""
+    """The link or its connection ended. Operations in flight are in doubt."""
 
 
 class RefusedError(AmqpClientError):
-    """The peer refused this message or this settlement; the link goes on."""
+    """The peer refused this message or settlement. The link remains open."""
 
 
 class TokenRefusedError(AmqpClientError):
-    """The peer did not take a token; ``status`` is its answer (401, 404)."""
+    """The peer refused a token with ``status``, such as 401 or 404."""
 
     def __init__(self, status: int, description: str) -> None:
         super().__init__(AmqpError("amqp:unauthorized-access", description))

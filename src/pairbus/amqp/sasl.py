@@ -1,11 +1,12 @@
-"""The SASL exchange that comes before AMQP itself. Identity is mostly proven later, by tokens: here all are anonymous,
-except those who give the name and key of an authorization rule at once (PLAIN), as plain AMQP clients do.
+"""The SASL exchange before AMQP itself (OASIS AMQP 1.0, part 5, 5.3).
 
-Rules
-- The server offers ANONYMOUS, MSSBCBS and EXTERNAL and accepts each: none of them proves anything. PLAIN is offered
-  where somebody checks it, and a wrong key ends the exchange.
-- The client asks for ANONYMOUS and sends its choice at once, without waiting for the offer.
-- A peer that starts with the plain AMQP header skips this layer.
+Most clients are anonymous here and prove their rights later, with tokens. Plain AMQP clients may log in with the name
+and key of an authorization rule (PLAIN).
+
+- The server offers ANONYMOUS, MSSBCBS and EXTERNAL and accepts them all: they prove nothing. It offers PLAIN if a
+  `Login` can check it. A wrong key ends the exchange.
+- The client chooses ANONYMOUS and says so at once, without waiting for the offer.
+- A peer that starts with the AMQP header skips this layer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MECHANISMS, _INIT, _OUTCOME = 0x40, 0x41, 0x44
 
 
 class SaslError(Exception):
-    """The peer does not speak SASL as it should; ``reply`` is what it is told before the connection ends."""
+    """The peer broke the SASL protocol or was refused. ``reply`` is to be sent before the connection ends."""
 
     def __init__(self, message: str, reply: bytes = b"") -> None:
         super().__init__(message)
@@ -34,7 +35,7 @@ class SaslError(Exception):
 
 
 Login = Callable[[str, str], bool]
-"""Whether this name and key are good."""
+"""Checks a name and a key."""
 
 
 def _frame(code: int, fields: list[Any]) -> bytes:
@@ -43,7 +44,7 @@ def _frame(code: int, fields: list[Any]) -> bytes:
 
 
 class SaslExchange:
-    """One side of the exchange: bytes in, bytes out, until ``done``; then ``rest`` belongs to AMQP."""
+    """One side of the exchange: bytes in, bytes out, until ``done``. Then ``rest`` belongs to AMQP."""
 
     def __init__(self, *, server: bool, login: Login | None = None) -> None:
         self._server = server
@@ -58,13 +59,13 @@ class SaslExchange:
         return self._buffer
 
     def start(self) -> bytes:
-        """What to send before anything was received."""
+        """The bytes to send before anything is received."""
         if self._server:
             return b""
         return SASL_HEADER + _frame(_INIT, [Symbol("ANONYMOUS"), b"anonymous"])
 
     def feed(self, data: bytes) -> bytes:
-        """Take what was received; what to send in answer."""
+        """Take received bytes and return the answer. Raises SaslError."""
         self._buffer += data
         out = b""
         if not self._saw_header:
@@ -91,7 +92,7 @@ class SaslExchange:
             try:
                 out += self._take(frame)
             except SaslError as error:
-                # A peer that said everything at once has not heard our offer yet.
+                # A peer that sent everything at once has not seen our offer yet.
                 raise SaslError(str(error), out + error.reply) from None
         return out
 
@@ -106,23 +107,23 @@ class SaslExchange:
         if self._server and value.descriptor == _INIT:
             if not fields or fields[0] not in self._mechanisms:
                 raise SaslError(
-                    f"the peer asks for {fields[:1]}, not for one of {self._mechanisms}", _frame(_OUTCOME, [UByte(1)])
+                    f"the peer chose {fields[:1]}, which is not one of {self._mechanisms}", _frame(_OUTCOME, [UByte(1)])
                 )
-            if fields[0] == PLAIN and not self._is_good(fields[1] if len(fields) > 1 else None):
-                raise SaslError("the peer gave a wrong name or key", _frame(_OUTCOME, [UByte(1)]))
+            if fields[0] == PLAIN and not self._is_valid_login(fields[1] if len(fields) > 1 else None):
+                raise SaslError("the peer logged in with a wrong name or key", _frame(_OUTCOME, [UByte(1)]))
             self.done = True
             return _frame(_OUTCOME, [UByte(0)])
         if not self._server and value.descriptor == _OUTCOME:
             if not fields or fields[0] != 0:
-                raise SaslError("the server refused an anonymous SASL login")
+                raise SaslError("the server refused the anonymous SASL login")
             self.done = True
             return b""
         if not self._server and value.descriptor == _MECHANISMS:
             return b""
         raise SaslError("the peer sent a SASL frame out of turn")
 
-    def _is_good(self, response: Any) -> bool:
-        """PLAIN's response: an identity to act as (ours have none), a name and a key, with nulls between."""
+    def _is_valid_login(self, response: Any) -> bool:
+        """Check the response of PLAIN: an identity to act as (unused), a name and a key, separated by NUL."""
         parts = response.split(b"\0") if isinstance(response, bytes) else []
         if len(parts) != 3 or self._login is None:
             return False

@@ -16,11 +16,11 @@ MAX_COUNT = 100_000
 
 
 class AmqpDecodeError(ValueError):
-    """The bytes are not valid AMQP 1.0, or go beyond the limits of this codec."""
+    """The bytes are not valid AMQP 1.0, or exceed the limits of this codec."""
 
 
 class AmqpEncodeError(ValueError):
-    """The value has no AMQP 1.0 encoding: unknown type, or out of the type's range."""
+    """The value has no AMQP 1.0 encoding: its type is unknown, or it is out of range."""
 
 
 class UByte(int):
@@ -52,7 +52,7 @@ class Int(int):
 
 
 class Long(int):
-    """Written like a plain ``int``; decoding gives a plain ``int`` back."""
+    """Encoded like a plain ``int``, and decoded to one."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ class Timestamp(int):
 
 
 class Float(float):
-    """A 32 bit number: the value is rounded to that precision on the wire."""
+    """A 32-bit float. The value is rounded to that precision on the wire."""
 
     __slots__ = ()
 
@@ -78,20 +78,20 @@ class Symbol(str):
 
 
 class Decimal32(bytes):
-    """Four raw bytes of an IEEE 754-2008 decimal32; carried, never computed with."""
+    """The four bytes of an IEEE 754-2008 decimal32."""
 
 
 class Decimal64(bytes):
-    """Eight raw bytes of an IEEE 754-2008 decimal64; carried, never computed with."""
+    """The eight bytes of an IEEE 754-2008 decimal64."""
 
 
 class Decimal128(bytes):
-    """Sixteen raw bytes of an IEEE 754-2008 decimal128; carried, never computed with."""
+    """The sixteen bytes of an IEEE 754-2008 decimal128."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A value with a descriptor (a ``ULong`` or ``Symbol``) that gives it a meaning."""
+    """A value whose descriptor (a ``ULong`` or ``Symbol``) says what it means (1.2)."""
 
     descriptor: Any
     value: Any
@@ -106,7 +106,8 @@ class Array:
     descriptor: Any = None
 
 
-# --- decimal numbers --------------------------------------------------------------------------------
+# --- decimal numbers (1.6.13 to 1.6.15) -----------------------------------------------------------------------
+# IEEE 754-2008 in its binary integer form, most significant byte first. The codec carries them as bytes.
 
 _EXPONENT_BITS = {4: 8, 8: 10, 16: 14}
 _DIGITS = {4: 7, 8: 16, 16: 34}
@@ -115,7 +116,7 @@ _LARGEST_EXPONENT = 6111
 
 
 def decode_decimal(raw: Decimal32 | Decimal64 | Decimal128) -> Decimal | float:
-    """The number, or the float that stands for an infinity or no number at all."""
+    """The number; a float for an infinity or NaN."""
     size = len(raw)
     width = size * 8
     bits = int.from_bytes(raw, "big")
@@ -127,7 +128,7 @@ def decode_decimal(raw: Decimal32 | Decimal64 | Decimal128) -> Decimal | float:
         return float("-inf") if negative else float("inf")
     exponent_bits = _EXPONENT_BITS[size]
     if special >> 3 == 0b11:
-        # The coefficient is so large that its three leading bits (100) are implied and the exponent moves right.
+        # The coefficient is large: its three leading bits (100) are implied, and the exponent moves right.
         shift = width - 3 - exponent_bits
         coefficient = (0b100 << shift) | (bits & ((1 << shift) - 1))
     else:
@@ -135,15 +136,15 @@ def decode_decimal(raw: Decimal32 | Decimal64 | Decimal128) -> Decimal | float:
         coefficient = bits & ((1 << shift) - 1)
     exponent = (bits >> shift) & ((1 << exponent_bits) - 1)
     if coefficient >= 10 ** _DIGITS[size]:
-        coefficient = 0  # not canonical: the standard reads it as zero
+        coefficient = 0  # not canonical: read as zero, as the standard says
     return Decimal((negative, tuple(map(int, str(coefficient))), exponent - _BIAS[size]))
 
 
 def encode_decimal(value: Decimal) -> Decimal128:
-    """A finite number of at most 34 digits as decimal128."""
+    """Encode a finite number of at most 34 digits as decimal128. Raises ValueError for any other."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or len(digits) > 34 or not -6176 <= exponent <= _LARGEST_EXPONENT:
-        raise ValueError(f"{value} does not fit a decimal128")
+        raise ValueError(f"{value} does not fit into a decimal128")
     coefficient = int("".join(map(str, digits)))
     bits = (sign << 127) | ((exponent + 6176) << 113) | coefficient
     return Decimal128(bits.to_bytes(16, "big"))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.frames import DeliveryNumbers, IncomingFormats
+from pairbus.amqp.frames import DeliveryIds, IncomingFormats
 from pairbus.amqp.types import Described, UInt, ULong, UShort
 
 ATTACH, BEGIN, TRANSFER, DISPOSITION = 0x12, 0x11, 0x14, 0x15
@@ -37,8 +37,8 @@ def read(data: bytes, code: int) -> list[list[Any]]:
     return found
 
 
-def seen_by_the_engine(numbers: DeliveryNumbers, data: bytes) -> list[Any]:
-    fed = IncomingFormats(65_536, numbers=numbers).feed(data)
+def seen_by_the_engine(numbers: DeliveryIds, data: bytes) -> list[Any]:
+    fed = IncomingFormats(65_536, ids=numbers).feed(data)
     transfers = read(fed, TRANSFER)
     assert all(fields[-1] == b"\x00\x53\x77\x40" for fields in transfers)
     return [fields[1] for fields in transfers]
@@ -47,7 +47,7 @@ def seen_by_the_engine(numbers: DeliveryNumbers, data: bytes) -> list[Any]:
 @settings(max_examples=50, deadline=None, print_blob=True)
 @given(st.integers(0, 300), st.lists(st.integers(0, 70_000), max_size=30))
 def test_ids_become_a_sequence_and_dispositions_carry_the_peers_own(first: int, others: list[int]) -> None:
-    numbers = DeliveryNumbers()
+    numbers = DeliveryIds()
     given_ids = [first, *others]
     engine_ids = seen_by_the_engine(numbers, b"".join(transfer(number) for number in given_ids))
     assert engine_ids == list(range(first, first + len(given_ids)))
@@ -63,20 +63,20 @@ def test_ids_become_a_sequence_and_dispositions_carry_the_peers_own(first: int, 
 
 
 def test_right_ids_pass_untouched() -> None:
-    numbers = DeliveryNumbers()
+    numbers = DeliveryIds()
     data = transfer(7) + transfer(8, more=True) + transfer(None) + transfer(9)
-    assert IncomingFormats(65_536, numbers=numbers).feed(data) == data
+    assert IncomingFormats(65_536, ids=numbers).feed(data) == data
     answer = frame(DISPOSITION, True, UInt(7), UInt(9), True)
     assert numbers.restore(answer) == answer
 
 
 def test_a_delivery_of_several_frames_keeps_the_number_it_was_given() -> None:
     data = transfer(0) + transfer(5, handle=1, more=True) + transfer(6, handle=2) + transfer(5, handle=1)
-    assert seen_by_the_engine(DeliveryNumbers(), data) == [0, 1, 2, 1]
+    assert seen_by_the_engine(DeliveryIds(), data) == [0, 1, 2, 1]
 
 
 def test_sessions_are_numbered_apart_and_answered_on_their_own_channel() -> None:
-    numbers = DeliveryNumbers()
+    numbers = DeliveryIds()
     # The peer's channel 3 is the engine's channel 0.
     numbers.restore(frame(BEGIN, UShort(3), UInt(0), UInt(10), UInt(10)))
     data = transfer(0, channel=3) + transfer(4, channel=5) + transfer(2, channel=3) + transfer(5, channel=5)
@@ -86,7 +86,7 @@ def test_sessions_are_numbered_apart_and_answered_on_their_own_channel() -> None
 
 
 def test_the_peers_dispositions_of_what_it_receives_are_left_alone() -> None:
-    numbers = DeliveryNumbers()
+    numbers = DeliveryIds()
     seen_by_the_engine(numbers, transfer(0) + transfer(2))
     ours = frame(DISPOSITION, False, UInt(1), None, True)
     assert numbers.restore(ours) == ours
