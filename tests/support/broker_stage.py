@@ -9,7 +9,7 @@ from typing import Any
 from pairbus.amqp.codec import encode
 from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import Symbol, Timestamp
-from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
+from pairbus.embedded.broker import Broker, MessageDelivery, ReceiveMode, Receiver
 from pairbus.embedded.entities.message import Settlement
 from pairbus.embedded.errors import BrokerError
 from pairbus.embedded.store import Store
@@ -58,7 +58,9 @@ async def send(broker: Broker, path: str, *raws: bytes, txn: bytes | None = None
     await answered(lambda done: broker.send(path, raws, done, txn=txn))
 
 
-async def settle(broker: Broker, path: str, delivery: Delivery, outcome: Settlement, txn: bytes | None = None) -> None:
+async def settle(
+    broker: Broker, path: str, delivery: MessageDelivery, outcome: Settlement, txn: bytes | None = None
+) -> None:
     await answered(lambda done: broker.settle(path, [delivery.lock_token], outcome, done, txn=txn))
 
 
@@ -66,7 +68,7 @@ class Inbox:
     """A receiver that keeps what it gets."""
 
     def __init__(self, broker: Broker, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK, credit: int = 100) -> None:
-        self.got: list[Delivery] = []
+        self.got: list[MessageDelivery] = []
         self.errors: list[BrokerError] = []
         self.receiver: Receiver = broker.open_receiver(path, mode, self.got.append, self.errors.append)
         self.receiver.set_credit(credit)

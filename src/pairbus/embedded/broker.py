@@ -26,21 +26,15 @@ from pairbus.embedded.entities.descriptions import (
     TopicDescription,
 )
 from pairbus.embedded.entities.entity import Entity, EntityTimes, QueueEntity, SubscriptionEntity
-from pairbus.embedded.entities.message import Entry, IncomingMessage, Settlement
-from pairbus.embedded.entities.namespace import MessageCounts, Namespace, Place
+from pairbus.embedded.entities.message import IncomingMessage, QueueEntry, Settlement
+from pairbus.embedded.entities.namespace import MessageCounts, NamespaceState, Place
 from pairbus.embedded.entities.paths import parse_address
-from pairbus.embedded.errors import (
-    BrokerError,
-    InvalidError,
-    Limits,
-    NotAllowedError,
-    StoreFailedError,
-)
+from pairbus.embedded.errors import BrokerError, InvalidError, Limits, NotAllowedError, StoreFailedError
 from pairbus.embedded.receivers import (
     Closed,
     Deliver,
-    Delivery,
     Dispatcher,
+    MessageDelivery,
     ReceiveMode,
     Receiver,
     SessionRequest,
@@ -49,7 +43,7 @@ from pairbus.embedded.receivers import (
 from pairbus.embedded.store import GroupCommit, Store
 from pairbus.embedded.transactions import Transactions, TransactionStep
 
-__all__ = ["Broker", "Delivery", "ReceiveMode", "Receiver"]
+__all__ = ["Broker", "MessageDelivery", "ReceiveMode", "Receiver"]
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +59,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.limits = limits or Limits()
         self._store = store
-        self.namespace = Namespace(store.cache, secrets.token_bytes(8), self.limits)
+        self.namespace = NamespaceState(store.cache, secrets.token_bytes(8), self.limits)
         store.load(self.namespace)
         self.namespace.registry.start_idle_times(self.clock.now_ms())
         self._commits = GroupCommit(self.namespace, store)
@@ -189,7 +183,7 @@ class Broker:
         session_id: str | None = None,
         txn: bytes | None = None,
     ) -> None:
-        def check(now: int) -> tuple[Place, list[Entry]]:
+        def check(now: int) -> tuple[Place, list[QueueEntry]]:
             place = self.namespace.place(path, now)
             self.namespace.check_settlement(place, settlement)
             return place, self.namespace.locked_entries(place, lock_tokens, now, session_id)

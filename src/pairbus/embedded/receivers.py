@@ -14,8 +14,8 @@ from functools import partial
 from pairbus.amqp.message import for_delivery
 from pairbus.amqp.types import Int, Long, Timestamp
 from pairbus.embedded.clock import Alarm, Clock
-from pairbus.embedded.entities.message import Entry, State
-from pairbus.embedded.entities.namespace import Namespace, Place
+from pairbus.embedded.entities.message import QueueEntry, State
+from pairbus.embedded.entities.namespace import NamespaceState, Place
 from pairbus.embedded.entities.queue import MessageQueue, Session
 from pairbus.embedded.errors import (
     BrokerError,
@@ -35,7 +35,7 @@ class ReceiveMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class MessageDelivery:
     """A message on its way to a receiver. `lock_token` is the delivery tag."""
 
     lock_token: bytes
@@ -44,7 +44,7 @@ class Delivery:
     sequence_number: int
 
 
-Deliver = Callable[[Delivery], None]
+Deliver = Callable[[MessageDelivery], None]
 Closed = Callable[[BrokerError], None]
 
 
@@ -109,7 +109,7 @@ class _Consumers:
 
 
 class Dispatcher:
-    def __init__(self, namespace: Namespace, commits: GroupCommit, clock: Clock) -> None:
+    def __init__(self, namespace: NamespaceState, commits: GroupCommit, clock: Clock) -> None:
         self._namespace = namespace
         self._commits = commits
         self._clock = clock
@@ -308,11 +308,11 @@ class Dispatcher:
         receiver.credit -= 1
         entry, raw = taken
         token = entry.lock_token or self._namespace.next_token()
-        delivery = Delivery(token, render(entry, raw), delete, entry.sequence_number)
+        delivery = MessageDelivery(token, render(entry, raw), delete, entry.sequence_number)
         self._commits.after(lambda: self._deliver(receiver, entry, delivery, raw))
         return True
 
-    def _deliver(self, receiver: Receiver, entry: Entry, delivery: Delivery, raw: bytes) -> None:
+    def _deliver(self, receiver: Receiver, entry: QueueEntry, delivery: MessageDelivery, raw: bytes) -> None:
         if receiver.is_open:
             receiver.deliver(delivery)
             return
@@ -353,7 +353,7 @@ class Dispatcher:
                 self._end_request(request, None)
 
 
-def render(entry: Entry, raw: bytes, *, with_state: bool = False) -> bytes:
+def render(entry: QueueEntry, raw: bytes, *, with_state: bool = False) -> bytes:
     """The message as clients see it: the namespace's own annotations replace those of the sender."""
     annotations: dict[str, object | None] = {
         "x-opt-sequence-number": Long(entry.sequence_number),

@@ -18,17 +18,17 @@ from pairbus.embedded.clock import Clock
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import (
     PING_CONTENT_TYPE,
-    Abandon,
-    Complete,
-    DeadLetter,
-    Defer,
+    AbandonMessage,
+    CompleteMessage,
+    DeadLetterMessage,
+    DeferMessage,
     IncomingMessage,
-    Release,
+    ReleaseMessage,
     Settlement,
 )
 from pairbus.embedded.entities.paths import subscription_path
 from pairbus.embedded.errors import BrokerError, Limits
-from pairbus.embedded.receivers import Deliver, Delivery, ReceiveMode
+from pairbus.embedded.receivers import Deliver, MessageDelivery, ReceiveMode
 from pairbus.embedded.store import Store
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, error_name, is_backlog_queue, outcome_of
 
@@ -37,11 +37,11 @@ Record = Callable[[BrokerError | None], None]
 
 _PING = PING_CONTENT_TYPE.encode()
 _SETTLEMENTS: dict[type[Settlement], Operation] = {
-    Complete: Operation.COMPLETE,
-    Release: Operation.ABANDON,
-    Abandon: Operation.ABANDON,
-    Defer: Operation.DEFER,
-    DeadLetter: Operation.DEAD_LETTER,
+    CompleteMessage: Operation.COMPLETE,
+    ReleaseMessage: Operation.ABANDON,
+    AbandonMessage: Operation.ABANDON,
+    DeferMessage: Operation.DEFER,
+    DeadLetterMessage: Operation.DEAD_LETTER,
 }
 
 
@@ -87,7 +87,7 @@ class RecordingBroker(Broker):
     # -- receiving
 
     def _wrap_delivery(self, path: str, deliver: Deliver) -> Deliver:
-        def record_and_deliver(delivery: Delivery) -> None:
+        def record_and_deliver(delivery: MessageDelivery) -> None:
             self._record_receive(path, [delivery.raw], deleted=delivery.settled)
             deliver(delivery)
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from pairbus.embedded.entities.descriptions import authorization_rules_from_json
 from pairbus.embedded.entities.entity import EntityTimes
-from pairbus.embedded.entities.message import Changes, Entry, State
-from pairbus.embedded.entities.namespace import Namespace
+from pairbus.embedded.entities.message import Changes, QueueEntry, State
+from pairbus.embedded.entities.namespace import NamespaceState
 from pairbus.embedded.entities.paths import QUEUE_IDS_PER_ENTITY, SubQueue, queue_id_of
 
 FILE_NAME = "namespace.db"
@@ -124,7 +124,7 @@ class Store:
         raw: bytes = row[0]
         return raw
 
-    def load(self, namespace: Namespace) -> None:
+    def load(self, namespace: NamespaceState) -> None:
         """Load the whole database into an empty namespace."""
         registry = namespace.registry
         read = self._reader.execute
@@ -147,14 +147,14 @@ class Store:
         if row is not None:
             registry.authorization_rules = authorization_rules_from_json(row[0])
 
-    def _load_sessions(self, namespace: Namespace) -> None:
+    def _load_sessions(self, namespace: NamespaceState) -> None:
         for queue_id, session_id, state, updated_ms in self._reader.execute(
             "SELECT queue_id, session_id, state, updated_ms FROM session"
         ):
             session = namespace.registry.queue_by_id(queue_id).session(session_id)
             session.state, session.updated_ms = state, updated_ms
 
-    def _load_entries(self, namespace: Namespace) -> None:
+    def _load_entries(self, namespace: NamespaceState) -> None:
         counted: set[int] = set()
         states = {state.value: state for state in State}
         queue, loading = None, -1
@@ -163,7 +163,7 @@ class Store:
             "session_id, scheduled_ms, origin FROM entry ORDER BY queue_id, sequence_number"
         ):
             queue_id, number, payload_id, size, state, enqueued_ms, expires_ms, deliveries, session, when, origin = row
-            entry = Entry(
+            entry = QueueEntry(
                 number,
                 payload_id,
                 size,
@@ -207,28 +207,24 @@ class Store:
                     "accessed_ms = excluded.accessed_ms",
                     row,
                 )
-        if changes.payloads:
-            many("INSERT INTO payload VALUES (?, ?)", changes.payloads)
-        if changes.entries:
-            many("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", changes.entries)
-        if changes.sequences:
-            many("INSERT OR REPLACE INTO sequence VALUES (?, ?)", changes.sequences.items())
-        if changes.sessions:
-            stateful = [(*key, *value) for key, value in changes.sessions.items() if value[0] is not None]
-            many("INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)", stateful)
-            # Rows of stateless sessions would pile up for as long as the queue lives.
-            stateless = [key for key, value in changes.sessions.items() if value[0] is None]
-            many("DELETE FROM session WHERE queue_id = ? AND session_id = ?", stateless)
-        if changes.seen_drops:
-            many("DELETE FROM seen WHERE entity_id = ? AND at_ms <= ?", changes.seen_drops)
-        if changes.seen:
-            many("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", changes.seen)
-        if changes.settings:
-            many("INSERT OR REPLACE INTO setting VALUES (?, ?)", changes.settings.items())
-        if changes.entry_drops:
-            many("DELETE FROM entry WHERE queue_id = ? AND sequence_number = ?", changes.entry_drops)
-        if changes.payload_drops:
-            many("DELETE FROM payload WHERE id = ?", [(payload_id,) for payload_id in changes.payload_drops])
+        # Rows of stateless sessions would pile up for as long as the queue lives.
+        stateful = [(*key, *value) for key, value in changes.sessions.items() if value[0] is not None]
+        stateless = [key for key, value in changes.sessions.items() if value[0] is None]
+        payload_drops = [(payload_id,) for payload_id in changes.payload_drops]
+        for statement, rows in (
+            ("INSERT INTO payload VALUES (?, ?)", changes.payloads),
+            ("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", changes.entries),
+            ("INSERT OR REPLACE INTO sequence VALUES (?, ?)", changes.sequences.items()),
+            ("INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)", stateful),
+            ("DELETE FROM session WHERE queue_id = ? AND session_id = ?", stateless),
+            ("DELETE FROM seen WHERE entity_id = ? AND at_ms <= ?", changes.seen_drops),
+            ("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", changes.seen),
+            ("INSERT OR REPLACE INTO setting VALUES (?, ?)", changes.settings.items()),
+            ("DELETE FROM entry WHERE queue_id = ? AND sequence_number = ?", changes.entry_drops),
+            ("DELETE FROM payload WHERE id = ?", payload_drops),
+        ):
+            if rows:
+                many(statement, rows)
         deleted = [row for row in changes.entities if isinstance(row, int)]
         if deleted:
             first_ids = [queue_id_of(entity_id, SubQueue.MAIN) for entity_id in deleted]
@@ -247,7 +243,7 @@ Effect = Callable[[], None]
 
 
 class GroupCommit:
-    def __init__(self, namespace: Namespace, store: Store) -> None:
+    def __init__(self, namespace: NamespaceState, store: Store) -> None:
         self._namespace = namespace
         self._store = store
         self._loop = asyncio.get_running_loop()

@@ -21,17 +21,17 @@ from pairbus.amqp.types import Symbol, Timestamp, UInt
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.entity import Entity, QueueEntity
 from pairbus.embedded.entities.message import (
-    Abandon,
-    Complete,
-    DeadLetter,
-    Defer,
-    Entry,
+    AbandonMessage,
+    CompleteMessage,
+    DeadLetterMessage,
+    DeferMessage,
     IncomingMessage,
-    Release,
+    QueueEntry,
+    ReleaseMessage,
     Settlement,
     State,
 )
-from pairbus.embedded.entities.namespace import Namespace, Place
+from pairbus.embedded.entities.namespace import NamespaceState, Place
 from pairbus.embedded.entities.paths import SubQueue
 from pairbus.embedded.entities.queue import MessageQueue, Session
 from pairbus.embedded.errors import BrokerError, Limits, MessageLockLostError, SessionLockLostError
@@ -56,7 +56,7 @@ def message(number: int, *, ttl_ms: int | None, session_id: str | None, schedule
     return IncomingMessage.from_raw(header + annotations + properties + b"\x00\x53\x75" + encode(b"body"))
 
 
-def message_id(namespace: Namespace, payload_id: int) -> str:
+def message_id(namespace: NamespaceState, payload_id: int) -> str:
     facts: Facts = read_facts(namespace.payloads.read(payload_id))
     assert facts.message_key is not None
     return facts.message_key
@@ -67,7 +67,7 @@ class NamespaceModel(RuleBasedStateMachine):
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pairbus-model-"))
         self.store = Store(self.folder)
-        self.namespace = Namespace(self.store.cache, b"nonce-01", Limits())
+        self.namespace = NamespaceState(self.store.cache, b"nonce-01", Limits())
         self.now = 1_000_000
         self.sent = 0
         self.accepted: Counter[str] = Counter()
@@ -197,14 +197,14 @@ class NamespaceModel(RuleBasedStateMachine):
         data=st.data(),
         outcome=st.sampled_from(
             (
-                Complete(),
-                Complete(),
-                Release(),
-                Abandon(),
-                Abandon({"k": "v"}),
-                Defer(),
-                Defer({"k": 1}),
-                DeadLetter("because", "of that", {"x": True}),
+                CompleteMessage(),
+                CompleteMessage(),
+                ReleaseMessage(),
+                AbandonMessage(),
+                AbandonMessage({"k": "v"}),
+                DeferMessage(),
+                DeferMessage({"k": 1}),
+                DeadLetterMessage("because", "of that", {"x": True}),
             )
         ),
     )
@@ -216,10 +216,10 @@ class NamespaceModel(RuleBasedStateMachine):
         except (MessageLockLostError, SessionLockLostError):
             return
         identifier = message_id(self.namespace, entry.payload_id)
-        if isinstance(outcome, DeadLetter) and place.sub_queue is not SubQueue.MAIN:
+        if isinstance(outcome, DeadLetterMessage) and place.sub_queue is not SubQueue.MAIN:
             return
         self.namespace.settle(place, [entry], outcome, self.now)
-        if isinstance(outcome, Complete):
+        if isinstance(outcome, CompleteMessage):
             self.gone[identifier] += 1
         self.commit()
 
@@ -315,7 +315,7 @@ class NamespaceModel(RuleBasedStateMachine):
         self.commit()
         self.store.close()
         again = Store(self.folder)
-        twin = Namespace(again.cache, b"nonce-02", Limits())
+        twin = NamespaceState(again.cache, b"nonce-02", Limits())
         again.load(twin)
         for path, entity in self.namespace.registry.entities.items():
             other = twin.registry.entities[path]
@@ -343,12 +343,12 @@ class NamespaceModel(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-def _entries(entity: Entity) -> list[Entry]:
+def _entries(entity: Entity) -> list[QueueEntry]:
     queues = list(entity.queues()) if isinstance(entity, QueueEntity) else [entity.main]
     return [entry for queue in queues for entry in queue.entries.values()]
 
 
-def row(entry: Entry) -> tuple[object, ...]:
+def row(entry: QueueEntry) -> tuple[object, ...]:
     names = (
         "sequence_number",
         "size",

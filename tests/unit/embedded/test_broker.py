@@ -12,9 +12,9 @@ from tests.support.broker_stage import Inbox, answered, raw, run, send, settle
 from pairbus.amqp.codec import encode
 from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import Symbol
-from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
+from pairbus.embedded.broker import Broker, MessageDelivery, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.embedded.entities.message import Abandon, Complete
+from pairbus.embedded.entities.message import AbandonMessage, CompleteMessage
 from pairbus.embedded.errors import (
     BrokerError,
     EntityDisabledError,
@@ -115,7 +115,7 @@ def test_locks_end_and_the_message_comes_again_one_delivery_older(tmp_path: Path
         assert len(inbox.got) == 2
         assert inbox.got[0].lock_token != inbox.got[1].lock_token
         with pytest.raises(MessageLockLostError):
-            await settle(broker, "q", inbox.got[0], Complete())
+            await settle(broker, "q", inbox.got[0], CompleteMessage())
         clock.advance(5)
         await finish_operation(broker)
         assert len(inbox.got) == 2, "two deliveries were allowed"
@@ -137,7 +137,7 @@ def test_a_closed_receiver_keeps_its_locks_but_gets_nothing_more(tmp_path: Path)
         first.receiver.close()
         second = Inbox(broker, "q")
         assert second.got == []
-        await settle(broker, "q", first.got[0], Complete())
+        await settle(broker, "q", first.got[0], CompleteMessage())
         await send(broker, "q", raw("two"))
         assert (first.ids, second.ids) == (["one"], ["two"])
 
@@ -256,7 +256,7 @@ def test_a_transaction_happens_whole_or_not_at_all(tmp_path: Path) -> None:
         inbox = Inbox(broker, "in")
         txn = broker.begin_transaction()
         await send(broker, "out", raw("answer"), txn=txn)
-        await settle(broker, "in", inbox.got[0], Complete(), txn)
+        await settle(broker, "in", inbox.got[0], CompleteMessage(), txn)
         assert broker.counts("out").active == 0
         clock.advance(5)
         with pytest.raises(MessageLockLostError):
@@ -265,7 +265,7 @@ def test_a_transaction_happens_whole_or_not_at_all(tmp_path: Path) -> None:
         await finish_operation(broker)
         txn = broker.begin_transaction()
         await send(broker, "out", raw("answer"), txn=txn)
-        await settle(broker, "in", inbox.got[1], Complete(), txn)
+        await settle(broker, "in", inbox.got[1], CompleteMessage(), txn)
         await answered(lambda done: broker.discharge(txn, False, done))
         assert (broker.counts("in").message_count, broker.counts("out").active) == (0, 1)
         with pytest.raises(TransactionUnknownError):
@@ -280,9 +280,9 @@ def test_a_transaction_settles_a_message_once(tmp_path: Path) -> None:
         await send(broker, "in", raw("one"))
         inbox = Inbox(broker, "in")
         txn = broker.begin_transaction()
-        await settle(broker, "in", inbox.got[0], Complete(), txn)
+        await settle(broker, "in", inbox.got[0], CompleteMessage(), txn)
         with pytest.raises(MessageLockLostError, match="already been settled in this transaction"):
-            await settle(broker, "in", inbox.got[0], Complete(), txn)
+            await settle(broker, "in", inbox.got[0], CompleteMessage(), txn)
         await answered(lambda done: broker.discharge(txn, False, done))
         assert broker.counts("in").message_count == 0
 
@@ -293,7 +293,7 @@ def test_waiting_for_a_session_ends_with_one_or_with_a_timeout(tmp_path: Path) -
     async def test(broker: Broker, clock: ManualClock) -> None:
         await broker.create_queue(QueueDescription("q", requires_session=True))
         accepted: list[Receiver | BrokerError] = []
-        got: list[Delivery] = []
+        got: list[MessageDelivery] = []
         for _ in range(2):
             broker.accept_session(
                 "q", None, ReceiveMode.PEEK_LOCK, got.append, accepted.append, accepted.append, 10_000
@@ -306,7 +306,7 @@ def test_waiting_for_a_session_ends_with_one_or_with_a_timeout(tmp_path: Path) -
         assert isinstance(accepted[1], TimeoutExpiredError)
         receiver.set_credit(5)
         assert len(got) == 1
-        await settle(broker, "q", got[0], Abandon())
+        await settle(broker, "q", got[0], AbandonMessage())
         await finish_operation(broker)
         assert len(got) == 2
 
@@ -380,7 +380,7 @@ def test_dead_letters_can_be_forwarded_and_say_where_they_came_from(tmp_path: Pa
             QueueDescription("q", max_delivery_count=1, forward_dead_lettered_messages_to="graves")
         )
         await send(broker, "q", raw("one"))
-        await settle(broker, "q", Inbox(broker, "q").got[0], Abandon())
+        await settle(broker, "q", Inbox(broker, "q").got[0], AbandonMessage())
         grave = Inbox(broker, "graves")
         assert grave.ids == ["one"]
         assert b"x-opt-deadletter-source" in grave.got[0].raw

@@ -9,7 +9,7 @@ from tests.support.broker_stage import Inbox, answered, raw, run, send
 
 from pairbus.embedded.broker import Broker, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.embedded.entities.message import Complete, Release
+from pairbus.embedded.entities.message import CompleteMessage, ReleaseMessage
 from pairbus.embedded.entities.queue import COMPACTION_FLOOR, MessageQueue
 from pairbus.embedded.errors import BrokerError, NotAllowedError
 from pairbus.testing import ManualClock
@@ -41,7 +41,7 @@ def test_completed_messages_leave_nothing_behind(tmp_path: Path) -> None:
         inbox = Inbox(broker, "q", credit=MANY)
         await send(broker, "q", *many())
         tokens = [delivery.lock_token for delivery in inbox.got]
-        await answered(lambda done: broker.settle("q", tokens, Complete(), done))
+        await answered(lambda done: broker.settle("q", tokens, CompleteMessage(), done))
         assert kept(broker.namespace.registry.queue("q").main) <= COMPACTION_FLOOR
 
     run(test, tmp_path)
@@ -129,7 +129,7 @@ def test_deadlines_that_come_and_go_do_not_pile_up(tmp_path: Path) -> None:
             inbox.receiver.set_credit(1)
             token = inbox.got[-1].lock_token
             inbox.receiver.drain()
-            await answered(partial(broker.settle, "q", [token], Release()))
+            await answered(partial(broker.settle, "q", [token], ReleaseMessage()))
             clock.advance(6)
         assert len(broker.namespace._deadlines) <= COMPACTION_FLOOR
 

@@ -12,9 +12,9 @@ from tests.support.broker_stage import Inbox, answered, raw, run, send, settle
 
 from pairbus.amqp.codec import encode
 from pairbus.amqp.types import Symbol, ULong
-from pairbus.embedded.broker import Broker, Delivery, ReceiveMode
+from pairbus.embedded.broker import Broker, MessageDelivery, ReceiveMode
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter
+from pairbus.embedded.entities.message import AbandonMessage, CompleteMessage, DeadLetterMessage
 from pairbus.embedded.errors import BrokerError, InvalidError, MessageLockLostError, NotAllowedError
 from pairbus.embedded.store import Store
 from pairbus.testing import ManualClock
@@ -100,7 +100,7 @@ def test_an_effect_that_asks_for_another_does_not_overtake_those_that_wait(tmp_p
         await broker.create_queue(QueueDescription("q"))
         inbox = Inbox(broker, "q", credit=2)
 
-        def deliver(delivery: Delivery) -> None:
+        def deliver(delivery: MessageDelivery) -> None:
             inbox.got.append(delivery)
             inbox.receiver.set_credit(1)
 
@@ -187,7 +187,7 @@ def test_a_lock_token_given_twice_settles_once(tmp_path: Path) -> None:
         await broker.create_queue(QueueDescription("q"))
         await send(broker, "q", raw("one"), raw("two"))
         token = Inbox(broker, "q", credit=1).got[0].lock_token
-        await answered(lambda done: broker.settle("q", [token, token], Complete(), done))
+        await answered(lambda done: broker.settle("q", [token, token], CompleteMessage(), done))
         assert broker.counts("q").active == 1
 
     run(test, tmp_path)
@@ -201,9 +201,9 @@ def test_a_transaction_settles_a_message_once_or_happens_not_at_all(tmp_path: Pa
         held = Inbox(broker, "in").got[0]
         txn = broker.begin_transaction()
         await send(broker, "out", raw("answer"), txn=txn)
-        await settle(broker, "in", held, Complete(), txn)
+        await settle(broker, "in", held, CompleteMessage(), txn)
         with pytest.raises(MessageLockLostError, match="in this transaction"):
-            await settle(broker, "in", held, Complete(), txn)
+            await settle(broker, "in", held, CompleteMessage(), txn)
         await answered(lambda done: broker.discharge(txn, False, done))
         assert (broker.counts("in").active, broker.counts("out").active) == (0, 1)
 
@@ -214,11 +214,11 @@ def test_a_transaction_takes_no_outcome_that_could_not_be_applied(tmp_path: Path
     async def test(broker: Broker, clock: ManualClock) -> None:
         await broker.create_queue(QueueDescription("q"))
         await send(broker, "q", raw("one"))
-        await settle(broker, "q", Inbox(broker, "q").got[0], DeadLetter())
+        await settle(broker, "q", Inbox(broker, "q").got[0], DeadLetterMessage())
         dead = Inbox(broker, "q/$DeadLetterQueue").got[0]
         txn = broker.begin_transaction()
         with pytest.raises(NotAllowedError):
-            await settle(broker, "q/$DeadLetterQueue", dead, DeadLetter(), txn)
+            await settle(broker, "q/$DeadLetterQueue", dead, DeadLetterMessage(), txn)
 
     run(test, tmp_path)
 
@@ -243,7 +243,7 @@ def test_a_message_held_when_its_queue_is_told_to_forward_goes_on_when_given_bac
         inbox = Inbox(broker, "here")
         inbox.receiver.close()
         await broker.update_queue(QueueDescription("here", lock_duration_ms=5_000, forward_to="there"))
-        await settle(broker, "here", inbox.got[0], Abandon())
+        await settle(broker, "here", inbox.got[0], AbandonMessage())
         assert broker.counts("there").active == 1
         clock.advance(6)
         assert (broker.counts("here").active, broker.counts("there").active) == (0, 2)

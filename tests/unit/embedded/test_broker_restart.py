@@ -12,7 +12,7 @@ from tests.support.broker_stage import Inbox, opened, raw, send, settle
 from pairbus.amqp.message import read_facts
 from pairbus.embedded.broker import Broker, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.embedded.entities.message import Abandon, Complete
+from pairbus.embedded.entities.message import AbandonMessage, CompleteMessage
 from pairbus.embedded.errors import BrokerError, MessageLockLostError
 from pairbus.embedded.store import PayloadCache
 
@@ -93,10 +93,10 @@ def test_deliveries_are_counted_across_the_restart(tmp_path: Path) -> None:
     async def before(broker: Broker) -> None:
         await broker.create_queue(QueueDescription("q", max_delivery_count=2))
         await send(broker, "q", raw("one"))
-        await settle(broker, "q", Inbox(broker, "q", credit=1).got[0], Abandon())
+        await settle(broker, "q", Inbox(broker, "q", credit=1).got[0], AbandonMessage())
 
     async def after(broker: Broker) -> None:
-        await settle(broker, "q", Inbox(broker, "q", credit=1).got[0], Abandon())
+        await settle(broker, "q", Inbox(broker, "q", credit=1).got[0], AbandonMessage())
         assert broker.counts("q").dead_letter == 1
 
     play(tmp_path, before, after)
@@ -110,7 +110,7 @@ def test_completed_messages_leave_no_bytes_on_disk(tmp_path: Path) -> None:
         await send(broker, "t", raw("one"))
         for name, left in (("a", 1), ("b", 1), ("c", 0)):
             path = f"t/Subscriptions/{name}"
-            await settle(broker, path, Inbox(broker, path).got[0], Complete())
+            await settle(broker, path, Inbox(broker, path).got[0], CompleteMessage())
             assert rows(tmp_path, "payload") == left
         assert rows(tmp_path, "entry") == 0
 

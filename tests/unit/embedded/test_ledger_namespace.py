@@ -15,9 +15,15 @@ from tests.support.broker_stage import Inbox, answered, raw, send, settle
 from pairbus.amqp.codec import encode
 from pairbus.amqp.types import Symbol
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Release
+from pairbus.embedded.entities.message import (
+    AbandonMessage,
+    CompleteMessage,
+    DeadLetterMessage,
+    DeferMessage,
+    ReleaseMessage,
+)
 from pairbus.embedded.errors import BrokerError, Limits
-from pairbus.embedded.receivers import Delivery, ReceiveMode
+from pairbus.embedded.receivers import MessageDelivery, ReceiveMode
 from pairbus.embedded.recording import RecordingBroker
 from pairbus.embedded.store import Store
 from pairbus.ledger import LedgerWriter, Role, closed_files
@@ -64,8 +70,8 @@ def test_a_message_is_recorded_from_its_send_to_its_settlement(tmp_path: Path) -
         inbox = Inbox(broker, "q")
         await asyncio.sleep(0)
         await answered(lambda done: broker.schedule("q", [raw("s", at_ms=clock.now_ms() + 60_000)], done))
-        await settle(broker, "q", inbox.got[0], Complete())
-        await settle(broker, "q", inbox.got[1], DeadLetter("why"))
+        await settle(broker, "q", inbox.got[0], CompleteMessage())
+        await settle(broker, "q", inbox.got[1], DeadLetterMessage("why"))
 
     lines = recorded(tmp_path, work)
     assert told(lines) == {
@@ -90,10 +96,10 @@ def test_every_other_operation_on_messages(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         held = {str(name): delivery for name, delivery in zip(inbox.ids, inbox.got, strict=True)}
         number = held["deferred"].sequence_number
-        await settle(broker, "q", held["deferred"], Defer())
+        await settle(broker, "q", held["deferred"], DeferMessage())
         await answered(lambda done: broker.receive_deferred("q", [number], ReceiveMode.RECEIVE_AND_DELETE, None, done))
-        await settle(broker, "q", held["abandoned"], Abandon())
-        await settle(broker, "q", held["released"], Release())
+        await settle(broker, "q", held["abandoned"], AbandonMessage())
+        await settle(broker, "q", held["released"], ReleaseMessage())
         assert len(broker.peek("q", 1, 10, None)) == 2
         assert await answered(lambda done: broker.delete_batch("q", 10, 2**60, done)) == 2
         later = [raw("later", at_ms=clock.now_ms() + 60_000)]
@@ -136,7 +142,7 @@ def test_topics_sessions_and_backlog_queues(tmp_path: Path) -> None:
         await send(broker, backlog, raw("diverted"))
         await send(broker, "sessions", raw("one", session_id="1"))
         mode = ReceiveMode.PEEK_LOCK
-        deliveries: list[Delivery] = []
+        deliveries: list[MessageDelivery] = []
         session = await answered(
             lambda done: broker.accept_session("sessions", "1", mode, deliveries.append, print, done, 1000)
         )
@@ -165,7 +171,7 @@ def test_what_was_refused_is_recorded_as_failed(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         clock.advance(61)
         with pytest.raises(BrokerError):
-            await settle(broker, "q", inbox.got[0], Complete())
+            await settle(broker, "q", inbox.got[0], CompleteMessage())
 
     failed = [line for line in recorded(tmp_path, work) if line.get("outcome") == "failed"]
     assert [(line["operation"], line.get("message_id"), line["error"]) for line in failed] == [
@@ -183,7 +189,7 @@ def test_a_transaction_is_recorded_when_it_is_committed(tmp_path: Path, ending: 
         await asyncio.sleep(0)
         txn = broker.begin_transaction()
         await send(broker, "q", raw("inside"), txn=txn)
-        await settle(broker, "q", inbox.got[0], Complete(), txn=txn)
+        await settle(broker, "q", inbox.got[0], CompleteMessage(), txn=txn)
         if ending == "abandon":
             broker.abandon_transaction(txn)
         else:

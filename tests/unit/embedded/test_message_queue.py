@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from pairbus.embedded.entities.entity import SeenMessageIds
-from pairbus.embedded.entities.message import Changes, Entry, State
+from pairbus.embedded.entities.message import Changes, QueueEntry, State
 from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue
 from pairbus.embedded.errors import MessageLockLostError, SessionCannotBeLockedError, SessionLockLostError
 
@@ -29,7 +29,7 @@ def make_queue(*, max_delivery_count: int = 10, requires_session: bool = False) 
     )
 
 
-def append(queue: MessageQueue, *, expires_ms: int = NEVER_MS, session_id: str | None = None) -> Entry:
+def append(queue: MessageQueue, *, expires_ms: int = NEVER_MS, session_id: str | None = None) -> QueueEntry:
     return queue.append(1, 100, 0, expires_ms, session_id=session_id)
 
 

@@ -8,9 +8,9 @@ from tests.support.broker_stage import answered, raw, run, send, settle
 
 from pairbus.amqp.codec import decode
 from pairbus.amqp.message import Sections
-from pairbus.embedded.broker import Broker, Delivery, ReceiveMode, Receiver
+from pairbus.embedded.broker import Broker, MessageDelivery, ReceiveMode, Receiver
 from pairbus.embedded.entities.descriptions import QueueDescription
-from pairbus.embedded.entities.message import Complete
+from pairbus.embedded.entities.message import CompleteMessage
 from pairbus.embedded.errors import BrokerError, SessionLockLostError
 from pairbus.embedded.receivers import LOST_SESSION_NOTICE_MS
 from pairbus.testing.clock import ManualClock
@@ -22,7 +22,7 @@ class Holder:
     """Accepts a session and keeps what it gets."""
 
     def __init__(self) -> None:
-        self.got: list[Delivery] = []
+        self.got: list[MessageDelivery] = []
         self.errors: list[BrokerError] = []
         self.receiver: Receiver | None = None
 
@@ -35,14 +35,14 @@ class Holder:
         receiver.set_credit(10)
         return receiver
 
-    async def has(self, count: int) -> list[Delivery]:
+    async def has(self, count: int) -> list[MessageDelivery]:
         async with asyncio.timeout(10):
             while len(self.got) < count:
                 await asyncio.sleep(0)
         return self.got
 
 
-def delivery_count(delivery: Delivery) -> int:
+def delivery_count(delivery: MessageDelivery) -> int:
     count: int = decode(Sections.split(delivery.raw).header)[0].value[4]
     return count
 
@@ -64,7 +64,7 @@ def test_closing_gives_messages_back_uncounted(tmp_path: Path, session_id: str) 
         await second.accept(broker, session_id)
         (delivery,) = await second.has(1)
         assert delivery_count(delivery) == 0
-        await settle(broker, "q", delivery, Complete())
+        await settle(broker, "q", delivery, CompleteMessage())
         assert broker.counts("q").message_count == 0
         assert broker.list_sessions("q", None, 0, 10) == []
 

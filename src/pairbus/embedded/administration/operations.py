@@ -184,22 +184,16 @@ class Operations:
             return self._rule_entry(request, self._broker.get_rule(target.entity, target.subscription, target.rule))
         if target.kind is TargetKind.SUBSCRIPTION:
             return self._subscription_entry(request, self._broker.get_subscription(target.entity, target.subscription))
-        entity = self._find(target.entity)
-        if entity is None:
-            raise EntityNotFoundError(f"The messaging entity '{target.entity}' could not be found.")
-        return (
-            self._queue_entry(request, entity)
-            if isinstance(entity, QueueDescription)
-            else self._topic_entry(request, entity)
-        )
+        entity = self._get(target.entity)
+        if isinstance(entity, QueueDescription):
+            return self._queue_entry(request, entity)
+        return self._topic_entry(request, entity)
 
-    def _find(self, name: str) -> QueueDescription | TopicDescription | None:
-        for find in (self._broker.get_queue, self._broker.get_topic):
-            try:
-                return find(name)
-            except EntityNotFoundError:
-                continue
-        return None
+    def _get(self, name: str) -> QueueDescription | TopicDescription:
+        try:
+            return self._broker.get_queue(name)
+        except EntityNotFoundError:
+            return self._broker.get_topic(name)
 
     def _queue_entry(self, request: AdministrationRequest, queue: QueueDescription) -> AtomEntry:
         times = self._broker.times(queue.name)
@@ -259,53 +253,43 @@ class Operations:
 
     async def _put_entity(self, request: AdministrationRequest) -> AdministrationResponse:
         root = atom.parse_content(request.body)
-        current = self._find(request.target.entity)
         kind = local_name(root)
         if kind not in ("QueueDescription", "TopicDescription"):
             raise InvalidError(f"The content is a {kind[:64]}. It must be a QueueDescription or a TopicDescription.")
-        if request.if_match is not None and current is None:
-            raise EntityNotFoundError(f"The messaging entity '{request.target.entity}' could not be found.")
-        if request.if_match is None or current is None:
-            return await self._create_entity(request, root, kind)
-        self._require_match(request, current.name)
-        return await self._update_entity(request, root, kind, current)
-
-    async def _create_entity(
-        self, request: AdministrationRequest, root: XmlElement, kind: str
-    ) -> AdministrationResponse:
-        name = request.target.entity
+        current = None
+        if request.if_match is not None:
+            current = self._get(request.target.entity)
+            self._require_match(request, current.name)
+            if kind != type(current).__name__:
+                raise InvalidError(
+                    f"'{current.name}' has a {type(current).__name__} and cannot be updated with a {kind}."
+                )
         if kind == "QueueDescription":
-            start = QueueDescription(name, max_message_size_in_kilobytes=self._message_kilobytes)
-            queue = atom.read_queue(root, start, request.now_ms)
-            queue.validate()
-            self._require_size(queue)
-            self._require_forwards(request, queue)
-            return self._entry_response(
-                request, self._queue_entry(request, await self._broker.create_queue(queue)), 201
-            )
-        blank = TopicDescription(name, max_message_size_in_kilobytes=self._message_kilobytes)
-        topic = atom.read_topic(root, blank, request.now_ms)
-        topic.validate()
-        self._require_size(topic)
-        return self._entry_response(request, self._topic_entry(request, await self._broker.create_topic(topic)), 201)
+            return await self._put_queue(request, root, current if isinstance(current, QueueDescription) else None)
+        return await self._put_topic(request, root, current if isinstance(current, TopicDescription) else None)
 
-    async def _update_entity(
-        self, request: AdministrationRequest, root: XmlElement, kind: str, current: QueueDescription | TopicDescription
+    async def _put_queue(
+        self, request: AdministrationRequest, root: XmlElement, current: QueueDescription | None
     ) -> AdministrationResponse:
-        if kind != type(current).__name__:
-            raise InvalidError(f"'{current.name}' has a {type(current).__name__} and cannot be updated with a {kind}.")
-        if isinstance(current, QueueDescription):
-            queue = atom.read_queue(root, current, request.now_ms)
-            queue.validate_change(current)
-            self._require_size(queue)
-            self._require_forwards(request, queue)
-            return self._entry_response(
-                request, self._queue_entry(request, await self._broker.update_queue(queue)), 200
-            )
-        topic = atom.read_topic(root, current, request.now_ms)
-        topic.validate_change(current)
+        new = QueueDescription(request.target.entity, max_message_size_in_kilobytes=self._message_kilobytes)
+        queue = atom.read_queue(root, current or new, request.now_ms)
+        queue.validate() if current is None else queue.validate_change(current)
+        self._require_size(queue)
+        self._require_forwards(request, queue)
+        write = self._broker.create_queue if current is None else self._broker.update_queue
+        entry = self._queue_entry(request, await write(queue))
+        return self._entry_response(request, entry, 201 if current is None else 200)
+
+    async def _put_topic(
+        self, request: AdministrationRequest, root: XmlElement, current: TopicDescription | None
+    ) -> AdministrationResponse:
+        new = TopicDescription(request.target.entity, max_message_size_in_kilobytes=self._message_kilobytes)
+        topic = atom.read_topic(root, current or new, request.now_ms)
+        topic.validate() if current is None else topic.validate_change(current)
         self._require_size(topic)
-        return self._entry_response(request, self._topic_entry(request, await self._broker.update_topic(topic)), 200)
+        write = self._broker.create_topic if current is None else self._broker.update_topic
+        entry = self._topic_entry(request, await write(topic))
+        return self._entry_response(request, entry, 201 if current is None else 200)
 
     async def _put_subscription(self, request: AdministrationRequest) -> AdministrationResponse:
         root = atom.parse_content(request.body)
@@ -361,13 +345,19 @@ class Operations:
     ) -> None:
         for element, path in forward_targets(entity):
             is_itself = isinstance(entity, QueueDescription) and path.lower() == entity.name.lower()
-            if self._find(path) is None and not is_itself:
-                raise InvalidError(f"{element} names '{path}', which is not a queue or topic of this namespace.")
+            if not is_itself:
+                self._require_target(element, path)
             header = FORWARD_TOKEN_HEADERS[element]
             if not self._may_send(request, path, header):
                 raise UnauthorizedError(
                     f"{element} needs the right to send to '{path}'. Pass a token for it in {header}."
                 )
+
+    def _require_target(self, element: str, path: str) -> None:
+        try:
+            self._get(path)
+        except EntityNotFoundError:
+            raise InvalidError(f"{element} names '{path}', which is not a queue or topic of this namespace.") from None
 
     def _may_send(self, request: AdministrationRequest, path: str, header: str) -> bool:
         """Whether the token for forwarding, or the request's own token, allows sending to the path."""

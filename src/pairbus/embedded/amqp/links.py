@@ -28,8 +28,15 @@ from pairbus.amqp.links import IncomingDelivery, Link, OutgoingDelivery
 from pairbus.amqp.message import BATCH_FORMAT, split_batch
 from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Released, State, Transactional
 from pairbus.amqp.types import AmqpDecodeError, Described, Symbol, ULong
-from pairbus.embedded.broker import Delivery, ReceiveMode, Receiver
-from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Release, Settlement
+from pairbus.embedded.broker import MessageDelivery, ReceiveMode, Receiver
+from pairbus.embedded.entities.message import (
+    AbandonMessage,
+    CompleteMessage,
+    DeadLetterMessage,
+    DeferMessage,
+    ReleaseMessage,
+    Settlement,
+)
 from pairbus.embedded.errors import BrokerError, InvalidError, MessageTooLargeError, NotAllowedError
 from pairbus.embedded.faults import SERVER_BUSY, Fault
 
@@ -347,7 +354,7 @@ class ReceivingLink(LinkEnd):
         fault = self._connection.faults.fault_of(self.path)
         return fault is not None and fault.mode == "hang"
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: MessageDelivery) -> None:
         self._granted -= 1
         self._usual_size += (len(delivery.raw) - self._usual_size) / 8
         self._window = max(1, min(MAX_WINDOW, int(QUEUED_BYTES / (self._usual_size + 1))))
@@ -431,17 +438,17 @@ def requested_settlement(state: State | None) -> Settlement | None:
     """The settlement that a client's disposition asks for."""
     match state:
         case Accepted():
-            return Complete()
+            return CompleteMessage()
         case Released():
-            return Release()
+            return ReleaseMessage()
         case Modified(_, True, annotations):
-            return Defer(dict(annotations))
+            return DeferMessage(dict(annotations))
         case Modified(_, _, annotations):
-            return Abandon(dict(annotations))
+            return AbandonMessage(dict(annotations))
         case Rejected(error):
             info = dict(error.info) if error is not None else {}
             reason, description = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
-            return DeadLetter(
+            return DeadLetterMessage(
                 None if reason is None else str(reason), None if description is None else str(description), info
             )
     return None

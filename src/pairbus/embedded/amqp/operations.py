@@ -26,7 +26,13 @@ from pairbus.embedded.entities.descriptions import (
     SqlFilter,
     TrueFilter,
 )
-from pairbus.embedded.entities.message import Abandon, Complete, DeadLetter, Defer, Settlement
+from pairbus.embedded.entities.message import (
+    AbandonMessage,
+    CompleteMessage,
+    DeadLetterMessage,
+    DeferMessage,
+    Settlement,
+)
 from pairbus.embedded.errors import BrokerError, InvalidError
 
 MAX_PEEK = 1_000
@@ -167,13 +173,13 @@ def _update_disposition(call: ManagementCall) -> None:
     outcome: Settlement
     match call.text("disposition-status"):
         case "completed":
-            outcome = Complete()
+            outcome = CompleteMessage()
         case "abandoned":
-            outcome = Abandon(changes)
+            outcome = AbandonMessage(changes)
         case "defered" | "deferred":
-            outcome = Defer(changes)
+            outcome = DeferMessage(changes)
         case "suspended":
-            outcome = DeadLetter(
+            outcome = DeadLetterMessage(
                 call.optional_text("deadletter-reason"), call.optional_text("deadletter-description"), changes
             )
         case status:

@@ -39,13 +39,7 @@ _ISO_8601 = re.compile(
     r"(?P<time>T(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,12})(?:\.(?P<fraction>\d{1,9}))?S)?)?)",
     re.ASCII,
 )
-_UNITS = (
-    ("weeks", 7 * DAY_MS),
-    ("days", DAY_MS),
-    ("hours", HOUR_MS),
-    ("minutes", MINUTE_MS),
-    ("seconds", SECOND_MS),
-)
+_UNITS = (("weeks", 7 * DAY_MS), ("days", DAY_MS), ("hours", HOUR_MS), ("minutes", MINUTE_MS), ("seconds", SECOND_MS))
 
 
 def parse_duration(text: str) -> int:

@@ -1,7 +1,7 @@
 """A message as the namespace keeps it: its place in a queue, its lock, its payload, and how it can be settled.
 
-A message's bytes (its AMQP sections) are stored once, as a numbered payload. An `Entry` is one message in one queue;
-the subscriptions of a topic hold entries that share a payload, which is deleted with its last entry.
+A message's bytes (its AMQP sections) are stored once, as a numbered payload. A `QueueEntry` is one message in one
+queue; the subscriptions of a topic hold entries that share a payload, which is deleted with its last entry.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,55 +24,27 @@ class State(IntEnum):
     SCHEDULED = 2
 
 
-class Entry:
+@dataclass(slots=True, eq=False)
+class QueueEntry:
     """One message in one queue. `lock_token` is set while a receiver holds its lock."""
 
-    __slots__ = (
-        "delivery_count",
-        "enqueued_ms",
-        "expires_ms",
-        "lock_token",
-        "locked_until_ms",
-        "origin",
-        "payload_id",
-        "scheduled_ms",
-        "sequence_number",
-        "session_id",
-        "size",
-        "state",
-    )
-
-    def __init__(
-        self,
-        sequence_number: int,
-        payload_id: int,
-        size: int,
-        state: State,
-        enqueued_ms: int,
-        expires_ms: int,
-        *,
-        delivery_count: int = 0,
-        session_id: str | None = None,
-        scheduled_ms: int | None = None,
-        origin: str | None = None,
-    ) -> None:
-        self.sequence_number = sequence_number
-        self.payload_id = payload_id
-        self.size = size
-        self.state = state
-        self.enqueued_ms = enqueued_ms
-        self.expires_ms = expires_ms
-        self.delivery_count = delivery_count
-        self.session_id = session_id
-        self.scheduled_ms = scheduled_ms
-        # The entity a dead-lettered message came from, unless it owns the dead-letter queue.
-        self.origin = origin
-        self.lock_token: bytes | None = None
-        self.locked_until_ms = 0
+    sequence_number: int
+    payload_id: int
+    size: int
+    state: State
+    enqueued_ms: int
+    expires_ms: int
+    delivery_count: int = 0
+    session_id: str | None = None
+    scheduled_ms: int | None = None
+    origin: str | None = None
+    """The entity a dead-lettered message came from, unless it owns the dead-letter queue."""
+    lock_token: bytes | None = field(default=None, init=False)
+    locked_until_ms: int = field(default=0, init=False)
 
     def __repr__(self) -> str:
         locked = f", locked until {self.locked_until_ms}" if self.lock_token else ""
-        return f"<Entry {self.sequence_number} {self.state.name.lower()}, {self.size} bytes{locked}>"
+        return f"<QueueEntry {self.sequence_number} {self.state.name.lower()}, {self.size} bytes{locked}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +80,31 @@ class IncomingMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class CompleteMessage:
     """The message was processed and is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseMessage:
     """The message returns to the queue and does not count as delivered: the client only had it in a buffer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Abandon:
+class AbandonMessage:
     """The message returns to the queue, and the delivery counts."""
 
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Defer:
+class DeferMessage:
     """The message is set aside and can only be received by its sequence number."""
 
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetterMessage:
     """The message moves to the dead-letter queue, with the client's reason."""
 
     reason: str | None = None
@@ -140,9 +112,10 @@ class DeadLetter:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
-Settlement = Complete | Release | Abandon | Defer | DeadLetter
+Settlement = CompleteMessage | ReleaseMessage | AbandonMessage | DeferMessage | DeadLetterMessage
 
 
+@dataclass(slots=True, eq=False)
 class Changes:
     """The rows that the store must write or delete, by table.
 
@@ -150,36 +123,24 @@ class Changes:
     dropped.
     """
 
-    __slots__ = (
-        "entities",
-        "entries",
-        "entry_drops",
-        "payload_drops",
-        "payloads",
-        "seen",
-        "seen_drops",
-        "sequences",
-        "sessions",
-        "settings",
+    entities: list[tuple[int, str, str, str, int, int, int] | int] = field(default_factory=list)
+    """Rows, and ids of deleted entities, in order: a name may be deleted and created again."""
+    payloads: list[tuple[int, bytes]] = field(default_factory=list)
+    entries: list[tuple[int, int, int, int, int, int, int, int, str | None, int | None, str | None]] = field(
+        default_factory=list
     )
-
-    def __init__(self) -> None:
-        # Rows, and ids of deleted entities, in order: a name may be deleted and created again.
-        self.entities: list[tuple[int, str, str, str, int, int, int] | int] = []
-        self.payloads: list[tuple[int, bytes]] = []
-        self.entries: list[tuple[int, int, int, int, int, int, int, int, str | None, int | None, str | None]] = []
-        self.sequences: dict[int, int] = {}
-        self.sessions: dict[tuple[int, str], tuple[bytes | None, int]] = {}
-        self.seen: list[tuple[int, str, int]] = []
-        self.settings: dict[str, str] = {}
-        self.entry_drops: list[tuple[int, int]] = []
-        self.payload_drops: list[int] = []
-        self.seen_drops: list[tuple[int, int]] = []
+    sequences: dict[int, int] = field(default_factory=dict)
+    sessions: dict[tuple[int, str], tuple[bytes | None, int]] = field(default_factory=dict)
+    seen: list[tuple[int, str, int]] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    entry_drops: list[tuple[int, int]] = field(default_factory=list)
+    payload_drops: list[int] = field(default_factory=list)
+    seen_drops: list[tuple[int, int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return any(bool(getattr(self, kind)) for kind in self.__slots__)
 
-    def put_entry(self, queue_id: int, entry: Entry) -> None:
+    def put_entry(self, queue_id: int, entry: QueueEntry) -> None:
         self.entries.append(
             (
                 queue_id,

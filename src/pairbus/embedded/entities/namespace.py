@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from pairbus.embedded.entities.entity import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 from pairbus.embedded.entities.message import (
-    Abandon,
+    AbandonMessage,
     Changes,
-    Complete,
-    DeadLetter,
-    Defer,
-    Entry,
+    CompleteMessage,
+    DeadLetterMessage,
+    DeferMessage,
     IncomingMessage,
     Payloads,
     PayloadStorage,
-    Release,
+    QueueEntry,
+    ReleaseMessage,
     Settlement,
     State,
 )
@@ -61,7 +61,7 @@ class MessageCounts:
     subscription_count: int = 0
 
 
-class Namespace:
+class NamespaceState:
     def __init__(self, cache: PayloadStorage, lock_nonce: bytes, limits: Limits) -> None:
         self._changes = Changes()
         self._lock_nonce = lock_nonce
@@ -144,7 +144,7 @@ class Namespace:
         self.advance(queue, now)
         return entity, queue
 
-    def take(self, place: Place, now: int, session: Session | None, *, delete: bool) -> tuple[Entry, bytes] | None:
+    def take(self, place: Place, now: int, session: Session | None, *, delete: bool) -> tuple[QueueEntry, bytes] | None:
         """The next message for a receiver, with its bytes: locked, or deleted if `delete` is set."""
         queue = place.queue
         entry = queue.take_and_delete(now, session) if delete else queue.take(now, session)
@@ -155,7 +155,7 @@ class Namespace:
             self.registry.drop_payload(place.entity, entry.payload_id, entry.size)
         return entry, raw
 
-    def requeue(self, place: Place, entry: Entry, raw: bytes) -> None:
+    def requeue(self, place: Place, entry: QueueEntry, raw: bytes) -> None:
         """Put a message that was deleted on receipt but never delivered back at the end of its queue."""
         if place.entity.entity_id not in self.registry.by_id:
             return
@@ -174,7 +174,7 @@ class Namespace:
 
     def receive_deferred(
         self, place: Place, sequence_numbers: Sequence[int], now: int, session_id: str | None, *, delete: bool
-    ) -> list[tuple[Entry, bytes]]:
+    ) -> list[tuple[QueueEntry, bytes]]:
         queue = place.queue
         if queue.requires_session:
             queue.held_session(session_id or "", now)
@@ -193,7 +193,7 @@ class Namespace:
 
     def locked_entries(
         self, place: Place, lock_tokens: Sequence[bytes], now: int, session_id: str | None = None
-    ) -> list[Entry]:
+    ) -> list[QueueEntry]:
         """The messages locked with these tokens, each once. Raises if a lock is lost."""
         if session_id is not None and place.queue.requires_session:
             place.queue.held_session(session_id, now)
@@ -209,10 +209,10 @@ class Namespace:
     @staticmethod
     def check_settlement(place: Place, settlement: Settlement) -> None:
         """Raise if messages of this queue cannot be settled in this way."""
-        if isinstance(settlement, DeadLetter) and place.sub_queue is not SubQueue.MAIN:
+        if isinstance(settlement, DeadLetterMessage) and place.sub_queue is not SubQueue.MAIN:
             raise NotAllowedError("A message in a dead-letter queue cannot be dead-lettered again. Complete it.")
 
-    def settle(self, place: Place, entries: Sequence[Entry], settlement: Settlement, now: int) -> None:
+    def settle(self, place: Place, entries: Sequence[QueueEntry], settlement: Settlement, now: int) -> None:
         self.check_settlement(place, settlement)
         place.entity.times.accessed_ms = now
         for entry in entries:
@@ -224,26 +224,26 @@ class Namespace:
         if place.sub_queue is SubQueue.MAIN and place.entity.description.forward_to is not None:
             self.router.forward_all(place.entity, now)
 
-    def _settle_entry(self, place: Place, entry: Entry, settlement: Settlement, now: int) -> None:
+    def _settle_entry(self, place: Place, entry: QueueEntry, settlement: Settlement, now: int) -> None:
         entity, queue = place.entity, place.queue
         match settlement:
-            case Complete():
+            case CompleteMessage():
                 self.router.discard(entity, queue, entry)
-            case Release():
+            case ReleaseMessage():
                 queue.release(entry, count=False)
-            case Abandon(properties):
+            case AbandonMessage(properties):
                 if properties:
                     self.router.modify(entity, queue, entry, properties)
                 if queue.release(entry):
                     self._dead_letter_exhausted(place, entry, now)
-            case Defer(properties):
+            case DeferMessage(properties):
                 if properties:
                     self.router.modify(entity, queue, entry, properties)
                 queue.defer(entry)
-            case DeadLetter(reason, description, properties):
+            case DeadLetterMessage(reason, description, properties):
                 self.router.dead_letter(entity, queue, entry, now, reason, description, properties)
 
-    def _dead_letter_exhausted(self, place: Place, entry: Entry, now: int) -> None:
+    def _dead_letter_exhausted(self, place: Place, entry: QueueEntry, now: int) -> None:
         description = f"Message could not be consumed after {entry.delivery_count} delivery attempts."
         self.router.dead_letter(place.entity, place.queue, entry, now, "MaxDeliveryCountExceeded", description)
 
@@ -253,7 +253,7 @@ class Namespace:
             raise NotAllowedError(
                 f"'{place.entity.path}' requires sessions: its messages cannot be deleted in batches."
             )
-        chosen: list[Entry] = []
+        chosen: list[QueueEntry] = []
         for entry in place.queue.entries.values():
             if len(chosen) >= count:
                 break
@@ -345,7 +345,7 @@ class Namespace:
             and not (isinstance(entity, QueueEntity) and entity.receivers)
         ]
 
-    def count_loaded(self, queue_id: int, entry: Entry, counted: set[int]) -> None:
+    def count_loaded(self, queue_id: int, entry: QueueEntry, counted: set[int]) -> None:
         """Add a loaded message to its topic's size, once per payload (`counted` holds those already added)."""
         owner = self.registry.owner(queue_id)
         if isinstance(owner, SubscriptionEntity) and entry.payload_id not in counted:

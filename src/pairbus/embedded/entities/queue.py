@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from pairbus.embedded.entities.message import Changes, Entry, State
+from pairbus.embedded.entities.message import Changes, QueueEntry, State
 from pairbus.embedded.errors import (
     MessageLockLostError,
     MessageNotFoundError,
@@ -54,9 +54,9 @@ class Session:
 class DueWork:
     """Messages that the namespace must move, and sessions whose locks expired."""
 
-    expired: list[Entry] = field(default_factory=list)
-    undeliverable: list[Entry] = field(default_factory=list)
-    scheduled: list[Entry] = field(default_factory=list)
+    expired: list[QueueEntry] = field(default_factory=list)
+    undeliverable: list[QueueEntry] = field(default_factory=list)
+    scheduled: list[QueueEntry] = field(default_factory=list)
     lost_sessions: list[Session] = field(default_factory=list)
 
 
@@ -80,7 +80,7 @@ class MessageQueue:
         self.max_delivery_count = max_delivery_count
         self.requires_session = requires_session
         self.next_sequence = next_sequence
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, QueueEntry] = {}
         self.sessions: dict[str, Session] = {}
         self.size_bytes = 0
         self.active = 0
@@ -91,7 +91,7 @@ class MessageQueue:
         self._next_token = next_token
         self._order: list[int] = []
         self._ready: list[int] = []
-        self._locked: dict[bytes, Entry] = {}
+        self._locked: dict[bytes, QueueEntry] = {}
         self._lock_ends: list[tuple[int, bytes]] = []
         self._session_ends: list[tuple[int, str]] = []
         self._expiries: list[tuple[int, int]] = []
@@ -119,8 +119,8 @@ class MessageQueue:
         scheduled_ms: int | None = None,
         delivery_count: int = 0,
         origin: str | None = None,
-    ) -> Entry:
-        entry = Entry(
+    ) -> QueueEntry:
+        entry = QueueEntry(
             self.next_sequence,
             payload_id,
             size,
@@ -139,11 +139,11 @@ class MessageQueue:
         changes.sequences[self.queue_id] = self.next_sequence
         return entry
 
-    def load(self, entry: Entry) -> None:
+    def load(self, entry: QueueEntry) -> None:
         """Add an entry from the store. Entries are loaded in the order of their sequence numbers."""
         self._insert(entry)
 
-    def _insert(self, entry: Entry) -> None:
+    def _insert(self, entry: QueueEntry) -> None:
         number = entry.sequence_number
         self.entries[number] = entry
         self._order.append(number)
@@ -161,7 +161,7 @@ class MessageQueue:
             if entry.expires_ms < NEVER_MS:
                 heapq.heappush(self._expiries, (entry.expires_ms, number))
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Remove the message for good. The caller drops its payload."""
         self._unlock(entry)
         if entry.state is State.ACTIVE:
@@ -207,21 +207,21 @@ class MessageQueue:
             self._ready_sessions.pop(session.session_id, None)
         return False
 
-    def take(self, now: int, session: Session | None = None) -> Entry | None:
+    def take(self, now: int, session: Session | None = None) -> QueueEntry | None:
         """Lock the oldest message that can be received."""
         entry = self._next_ready(now, session)
         if entry is not None:
             self._lock(entry, now, session)
         return entry
 
-    def take_and_delete(self, now: int, session: Session | None = None) -> Entry | None:
+    def take_and_delete(self, now: int, session: Session | None = None) -> QueueEntry | None:
         """Remove the oldest message that can be received."""
         entry = self._next_ready(now, session)
         if entry is not None:
             self.remove(entry)
         return entry
 
-    def _next_ready(self, now: int, session: Session | None) -> Entry | None:
+    def _next_ready(self, now: int, session: Session | None) -> QueueEntry | None:
         heap = session.ready if session is not None else self._ready
         while self.has_ready(session):
             entry = self.entries[heapq.heappop(heap)]
@@ -230,7 +230,7 @@ class MessageQueue:
             # It has expired: nobody receives it, and `collect_due` returns it.
         return None
 
-    def _lock(self, entry: Entry, now: int, session: Session | None) -> None:
+    def _lock(self, entry: QueueEntry, now: int, session: Session | None) -> None:
         token = self._next_token()
         entry.lock_token = token
         self._locked[token] = entry
@@ -242,7 +242,7 @@ class MessageQueue:
             heapq.heappush(self._lock_ends, (entry.locked_until_ms, token))
             self._touched.add(self)
 
-    def _unlock(self, entry: Entry) -> None:
+    def _unlock(self, entry: QueueEntry) -> None:
         if entry.lock_token is not None:
             del self._locked[entry.lock_token]
             entry.lock_token = None
@@ -251,7 +251,7 @@ class MessageQueue:
                 if session is not None:
                     session.held.discard(entry.sequence_number)
 
-    def locked(self, token: bytes, now: int) -> Entry:
+    def locked(self, token: bytes, now: int) -> QueueEntry:
         entry = self._locked.get(token)
         if entry is None or self._lock_end(entry) <= now:
             raise MessageLockLostError(
@@ -260,7 +260,7 @@ class MessageQueue:
             )
         return entry
 
-    def _lock_end(self, entry: Entry) -> int:
+    def _lock_end(self, entry: QueueEntry) -> int:
         if self.requires_session and entry.session_id is not None:
             session = self.sessions.get(entry.session_id)
             return session.locked_until_ms if session is not None else 0
@@ -275,7 +275,7 @@ class MessageQueue:
         self._compact()
         return entry.locked_until_ms
 
-    def release(self, entry: Entry, *, count: bool = True) -> bool:
+    def release(self, entry: QueueEntry, *, count: bool = True) -> bool:
         """Unlock a message, and with `count` add one to its delivery count. True if that was its last delivery.
 
         A deferred message stays deferred. The caller dead-letters a message after its last delivery.
@@ -294,7 +294,7 @@ class MessageQueue:
         self._compact()
         return False
 
-    def defer(self, entry: Entry) -> None:
+    def defer(self, entry: QueueEntry) -> None:
         self._unlock(entry)
         if entry.state is State.ACTIVE:
             entry.state = State.DEFERRED
@@ -302,7 +302,7 @@ class MessageQueue:
         entry.delivery_count += 1
         self._changes().put_entry(self.queue_id, entry)
 
-    def deferred(self, sequence_number: int, session_id: str | None = None) -> Entry:
+    def deferred(self, sequence_number: int, session_id: str | None = None) -> QueueEntry:
         """The deferred, unlocked message with this number."""
         entry = self.entries.get(sequence_number)
         if entry is None or entry.state is not State.DEFERRED or entry.lock_token is not None:
@@ -316,11 +316,11 @@ class MessageQueue:
             )
         return entry
 
-    def lock_deferred(self, entry: Entry, now: int) -> None:
+    def lock_deferred(self, entry: QueueEntry, now: int) -> None:
         session = self._known_session(entry)
         self._lock(entry, now, session)
 
-    def replace_payload(self, entry: Entry, payload_id: int, size: int) -> None:
+    def replace_payload(self, entry: QueueEntry, payload_id: int, size: int) -> None:
         """Point the entry to the rewritten bytes of its message."""
         self.size_bytes += size - entry.size
         entry.payload_id = payload_id
@@ -329,7 +329,7 @@ class MessageQueue:
 
     # -- reading
 
-    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> Iterator[Entry]:
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> Iterator[QueueEntry]:
         position = bisect_left(self._order, from_sequence)
         yielded = 0
         while position < len(self._order) and yielded < count:
@@ -340,7 +340,7 @@ class MessageQueue:
             yielded += 1
             yield entry
 
-    def scheduled_entry(self, sequence_number: int) -> Entry:
+    def scheduled_entry(self, sequence_number: int) -> QueueEntry:
         entry = self.entries.get(sequence_number)
         if entry is None or entry.state is not State.SCHEDULED:
             raise MessageNotFoundError(f"There is no scheduled message with sequence number {sequence_number}.")
@@ -348,12 +348,12 @@ class MessageQueue:
 
     # -- sessions
 
-    def _session_of(self, entry: Entry) -> Session | None:
+    def _session_of(self, entry: QueueEntry) -> Session | None:
         if not self.requires_session or entry.session_id is None:
             return None
         return self.session(entry.session_id)
 
-    def _known_session(self, entry: Entry) -> Session | None:
+    def _known_session(self, entry: QueueEntry) -> Session | None:
         """The entry's session, if it exists. An empty string is a valid session id."""
         if not self.requires_session or entry.session_id is None:
             return None
@@ -365,7 +365,7 @@ class MessageQueue:
             session = self.sessions[session_id] = Session(session_id)
         return session
 
-    def _make_ready(self, entry: Entry, session: Session | None) -> None:
+    def _make_ready(self, entry: QueueEntry, session: Session | None) -> None:
         self._touched.add(self)
         if session is None:
             heapq.heappush(self._ready, entry.sequence_number)
@@ -428,7 +428,7 @@ class MessageQueue:
                 if session.holder is not None
             )
 
-    def release_session(self, session: Session, *, count: bool) -> list[Entry]:
+    def release_session(self, session: Session, *, count: bool) -> list[QueueEntry]:
         """Release the session and its messages, counting a delivery if `count` is set (the lock expired).
 
         Returns the messages that had their last delivery.
@@ -483,7 +483,7 @@ class MessageQueue:
                 result.lost_sessions.append(session)
                 result.undeliverable.extend(self.release_session(session, count=True))
         exhausted = {entry.sequence_number for entry in result.undeliverable}
-        expired: dict[int, Entry] = {}
+        expired: dict[int, QueueEntry] = {}
         while self._expiries and self._expiries[0][0] <= now:
             _, number = heapq.heappop(self._expiries)
             entry = self.entries.get(number)

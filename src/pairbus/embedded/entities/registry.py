@@ -49,11 +49,7 @@ Compiled = tuple[Callable[[MessageView], bool], Callable[[MutableMessageView], N
 
 class Registry:
     def __init__(
-        self,
-        changes: Callable[[], Changes],
-        payloads: Payloads,
-        next_token: Callable[[], bytes],
-        limits: Limits,
+        self, changes: Callable[[], Changes], payloads: Payloads, next_token: Callable[[], bytes], limits: Limits
     ) -> None:
         self.entities: dict[str, Entity] = {}
         self.touched: set[MessageQueue] = set()

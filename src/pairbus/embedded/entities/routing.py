@@ -12,15 +12,10 @@ from typing import Any
 
 from pairbus.amqp.message import Facts, read_facts, with_application_properties
 from pairbus.embedded.entities.descriptions import FOREVER_MS, SubscriptionDescription
-from pairbus.embedded.entities.entity import (
-    Entity,
-    QueueEntity,
-    SubscriptionEntity,
-    TopicEntity,
-)
+from pairbus.embedded.entities.entity import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 from pairbus.embedded.entities.filters import EvaluationError
 from pairbus.embedded.entities.filters.views import MessageProperties, with_action_applied
-from pairbus.embedded.entities.message import Changes, Entry, IncomingMessage, Payloads, State
+from pairbus.embedded.entities.message import Changes, IncomingMessage, Payloads, QueueEntry, State
 from pairbus.embedded.entities.paths import SubQueue, parse_address
 from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue
 from pairbus.embedded.entities.registry import Registry
@@ -146,7 +141,7 @@ class Router:
         )
         return entry.sequence_number
 
-    def activate(self, entity: Entity, entry: Entry, now: int) -> None:
+    def activate(self, entity: Entity, entry: QueueEntry, now: int) -> None:
         """Enqueue a scheduled message that is due, as if it had just been sent."""
         raw = self._payloads.read(entry.payload_id)
         self.discard(entity, entity.main, entry)
@@ -167,14 +162,8 @@ class Router:
         return self._place(entity, self._payloads.add(raw), len(raw), facts, now, origin).sequence_number
 
     def _place(
-        self,
-        entity: QueueEntity,
-        payload_id: int,
-        size: int,
-        facts: Facts,
-        now: int,
-        origin: str | None = None,
-    ) -> Entry:
+        self, entity: QueueEntity, payload_id: int, size: int, facts: Facts, now: int, origin: str | None = None
+    ) -> QueueEntry:
         description = entity.description
         ttl_ms = description.default_message_time_to_live_ms
         if isinstance(entity, SubscriptionEntity):
@@ -252,23 +241,21 @@ class Router:
         if subscription.description.requires_session and facts.session_id is None:
             self._registry.drop_payload(subscription, payload_id, len(raw))
             self._dead_letter_raw(
-                subscription,
-                raw,
-                "Session ID is null.",
-                "Session enabled entity doesn't allow a null session id.",
-                now,
+                subscription, raw, "Session ID is null.", "Session enabled entity doesn't allow a null session id.", now
             )
             return
         self._place(subscription, payload_id, len(raw), facts, now)
 
     # -- leaving
 
-    def discard(self, entity: Entity, queue: MessageQueue, entry: Entry) -> None:
+    def discard(self, entity: Entity, queue: MessageQueue, entry: QueueEntry) -> None:
         """Delete a message."""
         queue.remove(entry)
         self._registry.drop_payload(entity, entry.payload_id, entry.size)
 
-    def modify(self, entity: QueueEntity, queue: MessageQueue, entry: Entry, properties: Mapping[str, Any]) -> None:
+    def modify(
+        self, entity: QueueEntity, queue: MessageQueue, entry: QueueEntry, properties: Mapping[str, Any]
+    ) -> None:
         """Set application properties on a stored message, for this entry only."""
         raw = with_dead_letter_properties(self._payloads.read(entry.payload_id), None, None, properties)
         old_payload, old_size = entry.payload_id, entry.size
@@ -281,7 +268,7 @@ class Router:
         self,
         entity: QueueEntity,
         queue: MessageQueue,
-        entry: Entry,
+        entry: QueueEntry,
         now: int,
         reason: str | None,
         description: str | None,
@@ -298,13 +285,7 @@ class Router:
         self._to_dead_letters(entity, raw, now, 0, read_facts(raw).session_id, now)
 
     def _to_dead_letters(
-        self,
-        entity: QueueEntity,
-        raw: bytes,
-        enqueued_ms: int,
-        delivery_count: int,
-        session_id: str | None,
-        now: int,
+        self, entity: QueueEntity, raw: bytes, enqueued_ms: int, delivery_count: int, session_id: str | None, now: int
     ) -> None:
         target = entity.description.forward_dead_lettered_messages_to
         if target is not None:
@@ -344,14 +325,7 @@ class Router:
             self._forward(entity, target, raw, read_facts(raw), now, (entity.path.lower(),), entry.origin)
 
     def _forward(
-        self,
-        source: QueueEntity,
-        target: str,
-        raw: bytes,
-        facts: Facts,
-        now: int,
-        route: Route,
-        origin: str | None,
+        self, source: QueueEntity, target: str, raw: bytes, facts: Facts, now: int, route: Route, origin: str | None
     ) -> None:
         """Forward a message. If the target refuses it, it goes to the source's transfer dead-letter queue."""
         if len(route) > self._limits.forward_hops:

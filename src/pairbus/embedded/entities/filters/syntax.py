@@ -362,8 +362,7 @@ class _Builder(Transformer[Token, object]):
                 raise _MistakeError(_at(name), f"{name}() needs the name of a property, as in {name}('color')")
             case _:
                 raise _MistakeError(
-                    _at(name),
-                    f"{_quoted(str(name))} is not a function, expected newid(), property(name) or p(name)",
+                    _at(name), f"{_quoted(str(name))} is not a function, expected newid(), property(name) or p(name)"
                 )
 
     def parameter(self, token: Token) -> Parameter:

@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -194,27 +194,6 @@ def subtract(left: Any, right: Any) -> Any:
     raise undefined("-", left, right)
 
 
-def multiply(left: Any, right: Any) -> Any:
-    return _compute("*", operator.mul, left, right)
-
-
-def divide(left: Any, right: Any) -> Any:
-    return _compute("/", _quotient, left, right)
-
-
-def remainder(left: Any, right: Any) -> Any:
-    return _compute("%", _remainder, left, right)
-
-
-ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "+": add,
-    "-": subtract,
-    "*": multiply,
-    "/": divide,
-    "%": remainder,
-}
-
-
 def negate(value: Any) -> Any:
     if type(value) is timedelta:
         return _span(timedelta(), value, -1)
@@ -351,6 +330,18 @@ def _printed_double(value: float) -> str:
 
 
 MAX_PATTERN_LENGTH = 1_024
+
+
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": add,
+    "-": subtract,
+    "*": partial(_compute, "*", operator.mul),
+    "/": partial(_compute, "/", _quotient),
+    "%": partial(_compute, "%", _remainder),
+}
+
+
+# -- LIKE
 
 
 class PatternError(ValueError):
