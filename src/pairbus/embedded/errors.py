@@ -36,80 +36,64 @@ class BrokerError(Exception):
 
 
 class EntityNotFoundError(BrokerError):
-    condition = "amqp:not-found"
-    http_status = 404
+    condition, http_status = "amqp:not-found", 404
 
 
 class EntityExistsError(BrokerError):
-    condition = "amqp:entity-already-exists"
-    http_status = 409
+    condition, http_status = "amqp:entity-already-exists", 409
 
 
 class EntityDisabledError(BrokerError):
-    condition = "com.microsoft:entity-disabled"
-    http_status = 403
+    condition, http_status = "com.microsoft:entity-disabled", 403
 
 
 class QuotaExceededError(BrokerError):
-    condition = "amqp:resource-limit-exceeded"
-    http_status = 403
+    condition, http_status = "amqp:resource-limit-exceeded", 403
 
 
 class MessageTooLargeError(BrokerError):
-    condition = "amqp:link:message-size-exceeded"
-    http_status = 400
+    condition, http_status = "amqp:link:message-size-exceeded", 400
 
 
 class MessageLockLostError(BrokerError):
-    condition = "com.microsoft:message-lock-lost"
-    http_status = 410
+    condition, http_status = "com.microsoft:message-lock-lost", 410
 
 
 class MessageNotFoundError(BrokerError):
-    condition = "com.microsoft:message-not-found"
-    http_status = 404
+    condition, http_status = "com.microsoft:message-not-found", 404
 
 
 class SessionLockLostError(BrokerError):
-    condition = "com.microsoft:session-lock-lost"
-    http_status = 410
+    condition, http_status = "com.microsoft:session-lock-lost", 410
 
 
 class SessionCannotBeLockedError(BrokerError):
-    condition = "com.microsoft:session-cannot-be-locked"
-    http_status = 410
+    condition, http_status = "com.microsoft:session-cannot-be-locked", 410
 
 
 class TimeoutExpiredError(BrokerError):
-    condition = "com.microsoft:timeout"
-    http_status = 408
+    condition, http_status = "com.microsoft:timeout", 408
 
 
 class NotAllowedError(BrokerError):
-    condition = "amqp:not-allowed"
-    http_status = 400
+    condition, http_status = "amqp:not-allowed", 400
 
 
 class InvalidError(BrokerError):
-    condition = "com.microsoft:argument-error"
-    http_status = 400
+    condition, http_status = "com.microsoft:argument-error", 400
 
 
 class PreconditionFailedError(BrokerError):
-    condition = "amqp:precondition-failed"
-    http_status = 412
+    condition, http_status = "amqp:precondition-failed", 412
 
 
 class TransactionUnknownError(BrokerError):
-    condition = "amqp:transaction:unknown-id"
-    http_status = 400
+    condition, http_status = "amqp:transaction:unknown-id", 400
 
 
 class StoreFailedError(BrokerError):
-    condition = "amqp:internal-error"
-    http_status = 500
+    condition, http_status = "amqp:internal-error", 500
 
 
 class UnauthorizedError(BrokerError):
-    condition = "amqp:unauthorized-access"
-    http_status = 401
+    condition, http_status = "amqp:unauthorized-access", 401
