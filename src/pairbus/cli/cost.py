@@ -52,7 +52,7 @@ def estimate(
     """Estimate what pairing adds to the bill in 30 days."""
     from pairbus.costs import Fleet, Outage, tariff_for
     from pairbus.costs import estimate as calculate
-    from pairbus.costs.estimate import HOURS
+    from pairbus.costs.estimate import HOURS_PER_MONTH
 
     for option, value, low, high in (
         ("--clients", clients, 1, 1_000_000),
@@ -62,7 +62,7 @@ def estimate(
         ("--failover-interval", failover_interval, 0, 3600),
         ("--ping-interval", ping_interval, 1, 1800),
         ("--recovery-pings", recovery_pings, 1, 1000),
-        ("--outage-hours", outage_hours, 0, HOURS),
+        ("--outage-hours", outage_hours, 0, HOURS_PER_MONTH),
         ("--outages", outages, 0, 10_000),
         ("--rate", rate, 0, 1_000_000_000),
         ("--message-bytes", message_bytes, 1, 100 * 1024 * 1024),
@@ -70,10 +70,10 @@ def estimate(
     ):
         if not low <= value <= high:  # true for nan as well
             raise Refusal(f"{option} {str(value)[:30]} is out of range: use a number from {low} to {high:,}.")
-    if outage_hours * outages > HOURS:
+    if outage_hours * outages > HOURS_PER_MONTH:
         raise Refusal(
             f"--outages {outages} of --outage-hours {outage_hours:g} are {outage_hours * outages:,g} hours, but 30 "
-            f"days have {HOURS}: use less."
+            f"days have {HOURS_PER_MONTH}: use less."
         )
     tariffs, name = read_tariffs(tariff_file, tariff)
     try:

@@ -1,17 +1,44 @@
-"""What operations are billed and what they cost. PURE; prices are data."""
+"""Which operations are billed, what they cost, and what a pairing will cost. PURE; prices are data."""
 
-from pairbus.costs.billing import billed_operations, units
-from pairbus.costs.bills import Bill, Usage, added_amount, bill, connection_months
 from pairbus.costs.estimate import Estimate, EstimateLine, Fleet, Outage, estimate
-from pairbus.costs.tariffs import Plan, Tariff, TariffError, parse_tariff, shipped_tariffs, tariff_for
+from pairbus.costs.rules import (
+    ACCEPTED,
+    RULES,
+    TRANSIT_OPERATIONS,
+    Billing,
+    FlowName,
+    Rule,
+    billed_operations,
+    rule_for,
+    units,
+)
+from pairbus.costs.tariffs import (
+    Bill,
+    Plan,
+    Tariff,
+    TariffError,
+    Usage,
+    added_amount,
+    bill,
+    connection_months,
+    parse_tariff,
+    shipped_tariffs,
+    tariff_for,
+)
 
 __all__ = [
+    "ACCEPTED",
+    "RULES",
+    "TRANSIT_OPERATIONS",
     "Bill",
+    "Billing",
     "Estimate",
     "EstimateLine",
     "Fleet",
+    "FlowName",
     "Outage",
     "Plan",
+    "Rule",
     "Tariff",
     "TariffError",
     "Usage",
@@ -21,6 +48,7 @@ __all__ = [
     "connection_months",
     "estimate",
     "parse_tariff",
+    "rule_for",
     "shipped_tariffs",
     "tariff_for",
     "units",

@@ -11,15 +11,15 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 
-from pairbus.costs.billing import TRANSIT_OPERATIONS, units
-from pairbus.costs.bills import added_amount
-from pairbus.costs.tariffs import Plan, Tariff
+from pairbus.costs.rules import TRANSIT_OPERATIONS, units
+from pairbus.costs.tariffs import Plan, Tariff, added_amount
 
 IDLE_RECEIVES_PER_HOUR = 4
 """A pump waits in receives of 15 minutes."""
 HOURS_PER_DAY = 24
 DAYS = 30
-HOURS = HOURS_PER_DAY * DAYS
+HOURS_PER_MONTH = HOURS_PER_DAY * DAYS
+"""Estimates and simulations are for 30 days, so that two of them can be compared. Bills use the month's own hours."""
 
 
 _MOST = 1e15
@@ -148,7 +148,7 @@ def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: Outag
 
 def _standing(plan: Plan) -> Decimal:
     """What the secondary costs for being there; a Premium namespace has at least one messaging unit."""
-    return HOURS * (plan.base_per_hour + plan.messaging_unit_per_hour)
+    return HOURS_PER_MONTH * (plan.base_per_hour + plan.messaging_unit_per_hour)
 
 
 def _creation(fleet: Fleet) -> EstimateLine:
@@ -161,9 +161,9 @@ def _idle(fleet: Fleet) -> EstimateLine:
     hourly = pumps * IDLE_RECEIVES_PER_HOUR
     formula = (
         f"{fleet.syphons} syphons x {fleet.backlog_queue_count} pumps x {IDLE_RECEIVES_PER_HOUR} receives an hour "
-        f"= {hourly:,} an hour, {hourly * HOURS_PER_DAY:,} a day, {hourly * HOURS:,} in {DAYS} days"
+        f"= {hourly:,} an hour, {hourly * HOURS_PER_DAY:,} a day, {hourly * HOURS_PER_MONTH:,} in {DAYS} days"
     )
-    return EstimateLine("idle receives", "secondary", hourly, hourly * HOURS_PER_DAY, hourly * HOURS, formula)
+    return EstimateLine("idle receives", "secondary", hourly, hourly * HOURS_PER_DAY, hourly * HOURS_PER_MONTH, formula)
 
 
 def _outage_lines(fleet: Fleet, outage: Outage) -> list[EstimateLine]:

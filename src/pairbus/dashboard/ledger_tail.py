@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from pairbus.costs.billing import billed_operations
+from pairbus.costs.rules import billed_operations
 from pairbus.ledger import closed_files, open_files
 from pairbus.ledger.files import OPEN_SUFFIX
 from pairbus.ledger.records import (

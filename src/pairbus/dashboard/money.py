@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from pairbus.costs import Plan, Tariff, added_amount, units
-from pairbus.costs.billing import TRANSIT_OPERATIONS
+from pairbus.costs import TRANSIT_OPERATIONS, Plan, Tariff, added_amount, rule_for, units
 from pairbus.ledger.records import Operation, Outcome
 from pairbus.publishing.records import OperationCount, PairReport
 
@@ -34,17 +33,6 @@ class Prices:
         return steps[0].up_to or 0 if steps and steps[0].price == 0 else 0
 
 
-def pairing_cause(count: OperationCount) -> str | None:
-    """Why the pairing caused these operations, by the rule of the table `operations_daily`; None if it did not."""
-    if count.operation is Operation.PING:
-        return "pings"
-    if count.operation in (Operation.RECEIVE, Operation.PEEK) and count.on_backlog:
-        return "idle receives" if count.outcome is Outcome.EMPTY else "diverted messages"
-    if count.operation in (Operation.DIVERT, Operation.RESTORE, Operation.RESUBMIT):
-        return "diverted messages"
-    return "creation" if count.operation is Operation.CREATE and count.on_backlog else None
-
-
 def today(counts: Iterable[OperationCount], prices: Prices, seconds_of_day: float) -> dict[str, Any]:
     """The operations of today in each namespace, the share that the pairing added, and their cost."""
     sums: dict[str, dict[str, int]] = {}
@@ -52,7 +40,7 @@ def today(counts: Iterable[OperationCount], prices: Prices, seconds_of_day: floa
         totals = sums.setdefault(count.namespace, {"operations": 0, "billed": 0, "pairing": 0})
         totals["operations"] += count.operations
         totals["billed"] += count.billed
-        if pairing_cause(count) is not None:
+        if rule_for(count.operation, count.outcome, on_backlog=count.on_backlog).cause is not None:
             totals["pairing"] += count.billed
     hours = Decimal(round(seconds_of_day)) / SECONDS_PER_HOUR
     standing = hours * (prices.plan.base_per_hour + prices.plan.messaging_unit_per_hour)

@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
+from pairbus.costs import rule_for
 from pairbus.dashboard.money import Prices, outage_per_hour, today
 from pairbus.ledger.records import Operation
-from pairbus.publishing.flows import BUCKET_SECONDS, DAY_SECONDS, KEPT_BUCKETS, flows_of
+from pairbus.publishing.flows import BUCKET_SECONDS, DAY_SECONDS, KEPT_BUCKETS
 from pairbus.publishing.records import (
     EntityReport,
     Flow,
@@ -279,7 +280,7 @@ def _entities(
     for count in counts:
         if pair_key(count.primary) == this:
             row = sent[count.target]
-            for flow in flows_of(count.operation, count.route, count.outcome, count.on_backlog):
+            for flow in rule_for(count.operation, count.outcome, route=count.route, on_backlog=count.on_backlog).flows:
                 if flow in row:
                     row[flow] += count.operations
             if count.operation is Operation.PING:
@@ -334,7 +335,7 @@ def _today(this: str, counts: Sequence[OperationCount]) -> dict[str, int]:
     sums = dict.fromkeys((*SHOWN_FLOWS, "pings"), 0)
     for count in counts:
         if pair_key(count.primary) == this:
-            for flow in flows_of(count.operation, count.route, count.outcome, count.on_backlog):
+            for flow in rule_for(count.operation, count.outcome, route=count.route, on_backlog=count.on_backlog).flows:
                 if flow in sums:
                     sums[flow] += count.operations
             if count.operation is Operation.PING:

@@ -45,24 +45,24 @@ BACKLOG_SEGMENT = "/x-servicebus-transfer/"
 
 
 class Operation(StrEnum):
-    """What was done. The comment says what is billed: per started 64 KB, once, or not at all."""
+    """What was done. `pairbus.costs.rules` says how each is billed."""
 
-    SEND = "send"  # per 64 KB
-    DIVERT = "divert"  # per 64 KB: a send to a backlog queue
-    RESTORE = "restore"  # per 64 KB: a send from the syphon to the primary
-    RESUBMIT = "resubmit"  # per 64 KB: a send from a backlog queue's dead-letter queue back to it
-    SCHEDULE = "schedule"  # per 64 KB
-    PING = "ping"  # once
-    RECEIVE = "receive"  # per 64 KB; outcome "empty": a receive that ended without a message, once
-    PEEK = "peek"  # per 64 KB
-    CANCEL = "cancel"  # once
-    CREATE = "create"  # once: a backlog queue made by pairing
-    COMPLETE = "complete"  # the settlement belongs to the receive
-    ABANDON = "abandon"  # the settlement belongs to the receive
-    DEFER = "defer"  # the settlement belongs to the receive
-    DEAD_LETTER = "dead-letter"  # the settlement belongs to the receive
+    SEND = "send"
+    DIVERT = "divert"  # a send to a backlog queue
+    RESTORE = "restore"  # a send from the syphon to the primary
+    RESUBMIT = "resubmit"  # a send from a backlog queue's dead-letter queue back to it
+    SCHEDULE = "schedule"
+    PING = "ping"
+    RECEIVE = "receive"  # outcome "empty": a receive that ended without a message
+    PEEK = "peek"
+    CANCEL = "cancel"
+    CREATE = "create"  # an entity made by administration, such as a backlog queue
+    COMPLETE = "complete"
+    ABANDON = "abandon"
+    DEFER = "defer"
+    DEAD_LETTER = "dead-letter"
     EXPIRE = "expire"  # done by the namespace, or a settlement
-    SPOOL = "spool"  # no namespace took part
+    SPOOL = "spool"  # written to the local journal; no namespace took part
     TRANSITION = "transition"  # an entity's state changed in a paired client
     OPEN = "ledger-open"  # a process began to record
     CLOSE = "ledger-close"  # it ended in order: a process without this record died

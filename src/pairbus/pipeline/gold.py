@@ -16,8 +16,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pairbus.costs import Plan, Tariff, Usage, added_amount, bill, shipped_tariffs, tariff_for
-from pairbus.ledger.records import LEDGER_OPERATIONS, Operation, Outcome, Role, Route
+from pairbus.costs import ACCEPTED, FlowName, Plan, Tariff, Usage, added_amount, bill, shipped_tariffs, tariff_for
+from pairbus.ledger.records import LEDGER_OPERATIONS, Operation, Outcome, Role
 from pairbus.pipeline.schemas import (
     AVAILABILITY,
     BILLS,
@@ -28,13 +28,9 @@ from pairbus.pipeline.schemas import (
     TRANSITIONS,
     WAITING,
 )
-from pairbus.pipeline.silver import utc_day
+from pairbus.pipeline.silver import flow_column, rule_column, utc_day
 
 _HOST = r"^([^.:]+)\.servicebus\.[^:]*(:[0-9]+)?$"
-
-
-_CARRYING = (Operation.DIVERT.value, Operation.RESTORE.value, Operation.RESUBMIT.value)
-"""Sends that exist only because a message went through a backlog."""
 _TAKING = (Operation.RECEIVE.value, Operation.PEEK.value)
 
 
@@ -100,7 +96,7 @@ def operations_daily(silver: DataFrame) -> DataFrame:
     unseen = f.col("operation").isin(*_TAKING) & (f.col("outcome") == Outcome.EMPTY.value)
     return (
         grouped.withColumn("namespace", _own_name())
-        .withColumn("cause", _pairing_cause())
+        .withColumn("cause", rule_column(lambda rule: rule.cause))
         .withColumn("in_bill", own | ~counted_itself | unseen)
         .select(*OPERATIONS_DAILY.names)
     )
@@ -112,18 +108,6 @@ def _own_name() -> Column:
     of_day = f.collect_set(f.when(f.col("address").isNotNull(), known)).over(Window.partitionBy("day"))
     here = f.filter(f.array_sort(of_day), lambda one: one["address"] == f.col("namespace"))
     return f.coalesce(f.get(here, f.lit(0))["name"], f.col("namespace"))
-
-
-def _pairing_cause() -> Column:
-    operation, outcome, on_backlog = f.col("operation"), f.col("outcome"), f.col("on_backlog")
-    received = operation.isin(*_TAKING) & on_backlog
-    return (
-        f.when(operation == Operation.PING.value, "pings")
-        .when(received & (outcome == Outcome.EMPTY.value), "idle receives")
-        .when(received, "diverted messages")
-        .when(operation.isin(*_CARRYING), "diverted messages")
-        .when((operation == Operation.CREATE.value) & on_backlog, "creation")
-    )
 
 
 def transitions(silver: DataFrame) -> DataFrame:
@@ -208,18 +192,13 @@ def availability(operations: DataFrame, messages: DataFrame) -> DataFrame:
     A message that was refused and never accepted counts once, however often tried; what a syphon could not bring home
     is no send that was refused.
     """
-    of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
-    route = f.coalesce("route", f.lit(Route.PRIMARY.value))
-    is_send = f.col("operation").isin(Operation.SEND.value, Operation.SCHEDULE.value)
-    direct = is_send & (route == Route.PRIMARY.value)
-    elsewhere = (f.col("operation") == Operation.DIVERT.value) & (route == Route.BACKLOG.value)
-    elsewhere |= f.col("operation") == Operation.SPOOL.value
-    accepted = operations.where(of_clients & (direct | elsewhere)).select(
+    of_clients = f.col("role") != Role.NAMESPACE.value
+    accepted = operations.where(of_clients & flow_column(*ACCEPTED)).select(
         "day",
         "primary",
         "target",
         f.col("operations").alias("accepted"),
-        f.when(direct, f.col("operations")).otherwise(0).alias("accepted_by_primary"),
+        f.when(flow_column(FlowName.PRIMARY), f.col("operations")).otherwise(0).alias("accepted_by_primary"),
         f.lit(0).cast("long").alias("refused"),
     )
     never = (f.col("accepted") == 0) & (f.col("refused") > 0)

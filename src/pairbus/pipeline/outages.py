@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from pairbus.costs import Tariff, Usage, bill, units
-from pairbus.costs.billing import TRANSIT_OPERATIONS
-from pairbus.costs.estimate import IDLE_RECEIVES_PER_HOUR
+from pairbus.costs.estimate import HOURS_PER_MONTH, IDLE_RECEIVES_PER_HOUR
+from pairbus.costs.rules import TRANSIT_OPERATIONS
 from pairbus.failover import Action, EntityMachine, EntityState, Event, EventKind, FailoverRules
 from pairbus.pipeline.fleet import FleetPlan, OutageKind, PairingChoice
 
-HOURS_PER_MONTH = 720
 _STEPS = 200
 """Points at which the draining of a backlog is followed."""
 

@@ -16,12 +16,14 @@ import msgspec
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role
+from pairbus.costs.rules import FlowName
+from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Role
 from pairbus.ledger.writer import host_label
 from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import Look, all_told, confirm
 from pairbus.pipeline.copies import RECORDED_TWICE
 from pairbus.pipeline.gold import Pricing
+from pairbus.pipeline.silver import flow_column
 from pairbus.pipeline.store import Manifest, TablesError, TableStore
 from pairbus.pipeline.summary import Summary, summarise, summarise_tables
 
@@ -30,10 +32,8 @@ __all__ = ["Report", "Summary", "report", "summarise"]
 _WIDTHS_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
 _MOST_BUCKETS = 120
 _CARRIERS = (Role.CLIENT.value, Role.SYPHON.value)
-_ENTERING = (Operation.DIVERT.value, Operation.RESUBMIT.value)
-"""What puts a message into a backlog queue."""
-_LEAVING = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value, Operation.EXPIRE.value)
-"""What takes a message out of a backlog queue."""
+_ENTERING = (FlowName.STORED, FlowName.RESUBMITTED)
+"""The flows that put a message into a backlog queue."""
 _MOST_NAMED = 100
 """Messages that are named one by one: more are counted."""
 
@@ -204,10 +204,10 @@ class _Reading:
         days = [day for day in self._manifest.days("operations_daily") if day < self._days[0]]
         table = schemas.OPERATIONS_DAILY
         earlier = self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
-        done = f.col("role").isin(*_CARRIERS) & (f.col("outcome") == Outcome.OK.value)
-        left = f.col("operation").isin(*_LEAVING) & f.contains(f.col("entity"), f.lit(BACKLOG_SEGMENT))
-        change = f.when(f.col("operation").isin(*_ENTERING), f.col("operations"))
-        row = earlier.where(done).agg(f.sum(change.when(left, -f.col("operations"))).alias("depth")).first()
+        on_backlog = f.contains(f.col("entity"), f.lit(BACKLOG_SEGMENT))
+        left = flow_column(FlowName.GONE, on_backlog=on_backlog)
+        change = f.when(flow_column(*_ENTERING), f.col("operations")).when(left, -f.col("operations"))
+        row = earlier.where(f.col("role").isin(*_CARRIERS)).agg(f.sum(change).alias("depth")).first()
         assert row is not None
         return max(0, row["depth"] or 0)
 
@@ -321,21 +321,16 @@ def _seconds(moment: datetime) -> float:
 
 def _over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
     """Sends by route, and how full the backlog was, in at most `_MOST_BUCKETS` buckets."""
-    operation, outcome, on_backlog = f.col("operation"), f.col("outcome"), f.col("on_backlog")
-    ok = outcome == Outcome.OK.value
-    is_send = operation.isin(Operation.SEND.value, Operation.SCHEDULE.value)
-    of_clients = f.col("role").isin(*_CARRIERS)
-    left = operation.isin(*_LEAVING)
     kinds = {
-        "primary": is_send & ok,
-        "backlog": (operation == Operation.DIVERT.value) & ok,
-        "spool": (operation == Operation.SPOOL.value) & ok,
-        "refused": is_send & ~ok,
-        "entered": operation.isin(*_ENTERING) & ok,
-        "left": left & ok & on_backlog,
+        "primary": (FlowName.PRIMARY, FlowName.FORWARDED),
+        "backlog": (FlowName.STORED,),
+        "spool": (FlowName.SPOOL,),
+        "refused": (FlowName.FAILED, FlowName.FORWARD_FAILED),
+        "entered": _ENTERING,
+        "left": (FlowName.GONE,),
     }
-    interesting = is_send | left | operation.isin(*_ENTERING, Operation.SPOOL.value)
-    told = records.where(of_clients & interesting)
+    in_any = flow_column(*(flow for flows in kinds.values() for flow in flows))
+    told = records.where(f.col("role").isin(*_CARRIERS) & in_any)
     edges = told.agg(f.min("at").alias("first"), f.max("at").alias("last")).first()
     if edges is None or edges["first"] is None:
         return Series(0.0, 1, {}), Series(0.0, 1, {})
@@ -344,7 +339,7 @@ def _over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
     width = next(fitting, int((last - first) / (_MOST_BUCKETS - 2)) + 1)
     start = first // width * width
     bucket = f.floor((f.unix_micros("at") / 1_000_000 - f.lit(start)) / width).alias("bucket")
-    counts = told.groupBy(bucket).agg(*(f.count_if(kind).alias(name) for name, kind in kinds.items()))
+    counts = told.groupBy(bucket).agg(*(f.count_if(flow_column(*flows)).alias(name) for name, flows in kinds.items()))
     size = int((last - start) // width) + 1
     values = {name: [0.0] * size for name in kinds}
     for row in counts.collect():

@@ -7,7 +7,7 @@ are case-insensitive and come out in lower case.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from pairbus.costs.billing import BILLED_ONCE, BILLED_PER_UNIT, UNIT_BYTES
+from pairbus.costs.rules import RULES, UNIT_BYTES, Billing, FlowName, Rule
 from pairbus.ledger.records import BACKLOG_SEGMENT, SCHEMA_VERSION, Operation, Outcome, Role, Route
 
 BROKEN = "_broken"
@@ -159,15 +159,60 @@ def _primary(namespace: Column, entity: Column, source: Column, on_backlog: Colu
 
 
 def _billed() -> Column:
-    """The rule of `pairbus.costs.billing.billed_operations`, as a column."""
-    per_unit = [operation.value for operation in BILLED_PER_UNIT]
-    once = [operation.value for operation in BILLED_ONCE]
+    """The column form of `pairbus.costs.rules.billed_operations`."""
     units = f.greatest(f.lit(1), f.ceil(f.coalesce(f.col("bytes"), f.lit(0)) / UNIT_BYTES)).cast("long")
-    return (
-        f.when(f.col("billed").isNotNull(), f.col("billed"))
-        .when(f.col("outcome") == Outcome.FAILED.value, 0)
-        .when(f.col("operation").isin(per_unit), units)
-        .when(f.col("operation").isin(once), 1)
-        .otherwise(0)
-        .cast("long")
-    )
+    by_rule = rule_column(lambda rule: rule.billing, {Billing.PER_UNIT: units, Billing.ONCE: f.lit(1)}, default=0)
+    refused = f.col("outcome") == Outcome.FAILED.value
+    return f.coalesce(f.col("billed"), f.when(refused, 0).otherwise(by_rule)).cast("long")
+
+
+def flow_column(*flows: FlowName, on_backlog: Column | None = None) -> Column:
+    """Whether an operation belongs to one of these flows."""
+    return rule_column(lambda rule: not set(flows).isdisjoint(rule.flows), default=False, on_backlog=on_backlog)
+
+
+def rule_column(
+    value_of: Callable[[Rule], Hashable],
+    columns: Mapping[Hashable, Column] | None = None,
+    *,
+    default: Hashable = None,
+    on_backlog: Column | None = None,
+) -> Column:
+    """Compile one value of each row of `pairbus.costs.rules.RULES` to a column of `operation`, `outcome` and `route`.
+
+    A value stands for itself, unless `columns` maps values to columns: then any other value is the `default`.
+    `on_backlog` is the column of that name unless given.
+    """
+    alike: dict[tuple[Rule, ...], list[str]] = {}
+    for operation, rules in RULES.items():
+        alike.setdefault(rules, []).append(operation.value)
+    uniform: dict[Hashable, list[str]] = {}
+    branches: list[tuple[Column, Hashable]] = []
+    for rules, operations in alike.items():
+        values = [value_of(rule) for rule in rules]
+        if len(set(values)) == 1:
+            uniform.setdefault(values[0], []).extend(operations)
+        else:
+            is_one = f.col("operation").isin(operations)
+            branches += [
+                (is_one & _applies(rule, on_backlog), value) for rule, value in zip(rules, values, strict=True)
+            ]
+    branches += [(f.col("operation").isin(operations), value) for value, operations in uniform.items()]
+    known = dict(columns or {})
+    compiled = f.when(f.lit(False), f.lit(default))
+    for condition, value in branches:
+        compiled = compiled.when(condition, known.get(value, f.lit(default if known else value)))
+    return compiled.otherwise(f.lit(default))
+
+
+def _applies(rule: Rule, on_backlog: Column | None) -> Column:
+    condition = f.lit(True)
+    if rule.outcome is not None:
+        condition &= f.coalesce("outcome", f.lit(Outcome.OK.value)) == rule.outcome.value
+    if rule.on_backlog is not None:
+        place = f.col("on_backlog") if on_backlog is None else on_backlog
+        condition &= place == f.lit(rule.on_backlog)
+    if rule.from_spool is not None:
+        from_spool = f.coalesce(f.col("route") == Route.SPOOL.value, f.lit(False))
+        condition &= from_spool == f.lit(rule.from_spool)
+    return condition

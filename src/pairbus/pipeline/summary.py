@@ -11,12 +11,13 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from pairbus.costs.rules import ACCEPTED
 from pairbus.ledger.files import files_as_they_are, publish_orphans
-from pairbus.ledger.records import Operation, Outcome, Role, Route
+from pairbus.ledger.records import Operation, Outcome, Role
 from pairbus.pipeline.audit import Look, audit
 from pairbus.pipeline.copies import told_apart
 from pairbus.pipeline.gold import operations_daily
-from pairbus.pipeline.silver import quarantine, read_lines, silver
+from pairbus.pipeline.silver import flow_column, quarantine, read_lines, silver
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +139,8 @@ def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFra
     What the primary accepted directly is delivered, as it is without `require_receipts`.
     """
     of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
-    route = f.coalesce("route", f.lit(Route.PRIMARY.value))
-    is_send = f.col("operation").isin(Operation.SEND.value, Operation.SCHEDULE.value, Operation.DIVERT.value)
-    taken = (is_send & (route != Route.SPOOL.value)) | (f.col("operation") == Operation.SPOOL.value)
     done = operations.agg(
-        _total(of_clients & taken, "operations").alias("accepted"),
+        _total(of_clients & flow_column(*ACCEPTED), "operations").alias("accepted"),
         _total(f.col("in_bill"), "billed").alias("billed_operations"),
         _total(of_clients & (f.col("operation") == Operation.PING.value), "operations").alias("pings"),
     ).first()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from pairbus.ledger.records import Operation, Outcome, Route
 from pairbus.publishing.records import Flow, Moment, Speed
 
 DAY_SECONDS = 86_400
@@ -14,24 +13,7 @@ KEPT_BUCKETS = 360
 SPEED_SECONDS = 5.0
 MOST_PRIMARIES = 50
 
-_ACCEPTED = (Operation.SEND, Operation.SCHEDULE)
-_LEAVES = (Operation.COMPLETE, Operation.DEAD_LETTER, Operation.EXPIRE)
 _FIELDS = Flow.__struct_fields__
-
-
-def flows_of(operation: Operation, route: Route | None, outcome: Outcome, on_backlog: bool) -> tuple[str, ...]:
-    """The fields of `Flow` that an operation adds to. "Accepted" follows the rule of the availability table."""
-    if outcome is not Outcome.OK:
-        return ("failed",) if operation in _ACCEPTED and route is Route.PRIMARY else ()
-    if operation in _ACCEPTED:
-        return ("primary",) if route is Route.PRIMARY else ()
-    if operation is Operation.DIVERT:
-        return ("backlog", "stored") if route is Route.BACKLOG else ("stored",)
-    if operation is Operation.SPOOL:
-        return ("spool",)
-    if operation is Operation.RESTORE:
-        return ("home",)
-    return ("gone",) if on_backlog and operation in _LEAVES else ()
 
 
 class History:

@@ -23,10 +23,10 @@ from typing import Protocol
 
 import msgspec
 
-from pairbus.costs.billing import UNIT_BYTES, billed_operations
+from pairbus.costs.rules import UNIT_BYTES, billed_operations, rule_for
 from pairbus.ledger.records import CompletedOperation, is_backlog_queue
 from pairbus.ledger.writer import host_label
-from pairbus.publishing.flows import DAY_SECONDS, History, flows_of
+from pairbus.publishing.flows import DAY_SECONDS, History
 from pairbus.publishing.folder import FolderError, OwnFolder, open_state_folder, tidy
 from pairbus.publishing.records import (
     STATE_VERSION,
@@ -135,9 +135,11 @@ class OperationTally:
 
 def _add_flows(sums: dict[str, list[int]], key: CountKey, operations: int) -> None:
     _, primary, _, _, operation, route, outcome, on_backlog = key
-    flow = sums.setdefault(primary, [0] * len(Flow.__struct_fields__))
-    for name in flows_of(operation, route, outcome, on_backlog):
-        flow[Flow.__struct_fields__.index(name)] += operations
+    fields = Flow.__struct_fields__
+    flow = sums.setdefault(primary, [0] * len(fields))
+    for name in rule_for(operation, outcome, route=route, on_backlog=on_backlog).flows:
+        if name in fields:
+            flow[fields.index(name)] += operations
 
 
 class Publisher:

@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import (
 from tests.support.pairing import Shell, backlog_bodies, bodies, paired
 
 from pairbus import EntityState, TransitionEvent
-from pairbus.costs.billing import billed_operations
+from pairbus.costs.rules import billed_operations
 from pairbus.failover import EventKind
 from pairbus.ledger import Operation
 from pairbus.testing import wait_until

@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pairbus.costs import billed_operations, parse_tariff
-from pairbus.dashboard.money import pairing_cause
-from pairbus.ledger import Operation, Outcome, Role
-from pairbus.ledger.records import LEDGER_OPERATIONS
+from pairbus.costs import ACCEPTED, FlowName, billed_operations, parse_tariff, rule_for
+from pairbus.ledger import Operation, Outcome, Role, Route
 from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import audit, evidence, speaking, weigh
 from pairbus.pipeline.build import concerning
 from pairbus.pipeline.gold import Pricing
-from pairbus.pipeline.silver import read_lines, silver
-from pairbus.publishing.records import OperationCount
+from pairbus.pipeline.silver import flow_column, read_lines, rule_column, silver
 
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
@@ -55,7 +52,7 @@ def collected(result: DataFrame, *names: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in result.select(*names).collect()}
 
 
-def test_silver_bills_as_the_pure_rule_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_silver_bills_by_the_rules(spark: SparkSession, tmp_path: Path) -> None:
     cases = [
         (operation, outcome, size)
         for operation in Operation
@@ -74,23 +71,32 @@ def test_silver_bills_as_the_pure_rule_does(spark: SparkSession, tmp_path: Path)
     assert found == {n: billed_operations(op, size, outcome) for n, (op, outcome, size) in enumerate(cases)}
 
 
-def test_the_dashboard_has_the_tables_rule_of_what_the_pairing_causes(spark: SparkSession) -> None:
-    """Every kind of operation, on an entity of its own: one rule, though one is of Spark's columns."""
-    words = LEDGER_OPERATIONS | {Operation.TRANSITION}
-    kinds = list(itertools.product([one for one in Operation if one not in words], Outcome, (False, True)))
+def test_the_columns_of_the_rules_equal_the_lookup_for_every_combination(spark: SparkSession) -> None:
+    kinds = list(itertools.product(Operation, Outcome, (None, *Route), (False, True)))
     rows = [
-        {"entity": str(number), "operation": operation.value, "outcome": outcome.value, "on_backlog": inside}
-        for number, (operation, outcome, inside) in enumerate(kinds)
+        {"n": n, "operation": operation.value, "outcome": outcome.value, "route": route, "on_backlog": on_backlog}
+        for n, (operation, outcome, route, on_backlog) in enumerate(kinds)
     ]
-    records = frame(spark, schemas.SILVER, rows, day=NOON.date(), namespace="fabrikam", role="client")
-    by_table = {int(row["entity"]): row["cause"] for row in gold.operations_daily(records).collect()}
-    by_dashboard = [
-        pairing_cause(
-            OperationCount(20_000, "contoso", "fabrikam", "orders", operation, outcome, 1, 1, on_backlog=inside)
-        )
-        for operation, outcome, inside in kinds
+    flows = [flow_column(flow).alias(flow) for flow in FlowName]
+    compiled = frame(spark, schemas.SILVER, rows).select(
+        "n",
+        rule_column(lambda rule: rule.billing.value).alias("billing"),
+        rule_column(lambda rule: rule.cause).alias("cause"),
+        flow_column(*ACCEPTED).alias("accepted"),
+        *flows,
+    )
+    by_spark = {
+        row["n"]: (row["billing"], row["cause"], row["accepted"], {flow for flow in FlowName if row[flow]})
+        for row in compiled.collect()
+    }
+    rules = [
+        rule_for(operation, outcome, route=route, on_backlog=on_backlog)
+        for operation, outcome, route, on_backlog in kinds
     ]
-    assert by_table == dict(enumerate(by_dashboard))
+    assert by_spark == {
+        n: (rule.billing.value, rule.cause, not ACCEPTED.isdisjoint(rule.flows), set(rule.flows))
+        for n, rule in enumerate(rules)
+    }
 
 
 def test_silver_knows_the_primary_by_the_path_or_the_first_label(spark: SparkSession, tmp_path: Path) -> None:
