@@ -32,9 +32,8 @@ from pairbus.costs import shipped_tariffs, tariff_for
 from pairbus.ledger import CompletedOperation, LedgerLimits, LedgerWriter, Operation, Role, Route
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import Build, build
-from pairbus.pipeline.fleet import FleetPlan, OutageKind, PairingChoice
+from pairbus.pipeline.fleet import FleetPlan, OutageKind, PairingChoice, play_run
 from pairbus.pipeline.gold import Pricing
-from pairbus.pipeline.outages import play_run
 from pairbus.pipeline.session import local_session
 from pairbus.pipeline.simulation import simulate
 from pairbus.pipeline.store import Manifest, TableStore

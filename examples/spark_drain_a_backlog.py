@@ -13,8 +13,8 @@ from azure.servicebus import ServiceBusMessage
 
 from pairbus import SendAvailabilityPairedNamespaceOptions, pair_namespace
 from pairbus.pipeline import Access, run_spark_syphon
+from pairbus.pipeline.report import summarise
 from pairbus.pipeline.session import local_session
-from pairbus.pipeline.summary import summarise
 from pairbus.testing import EmbeddedPair, embedded_pair
 
 

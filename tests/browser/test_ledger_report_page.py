@@ -11,8 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from pairbus.pipeline.page import html_page
-from pairbus.pipeline.report import Report, Series, Span
-from pairbus.pipeline.summary import Summary
+from pairbus.pipeline.report import Report, Series, Span, Summary
 
 START = 1_767_225_600.0
 DIVERTED_AT = "2026-01-01T00:31:12.000+00:00"

@@ -59,9 +59,9 @@ def refusing_spark_errors() -> Iterator[None]:
 
     A traceback would exit with 1, which a report reserves for "a message is lost".
     """
-    from pairbus.pipeline.failures import SPARK_ERRORS, cause_of
     from pairbus.pipeline.java import JavaMissingError
     from pairbus.pipeline.servicebus.wire import WireError
+    from pairbus.pipeline.session import SPARK_ERRORS, cause_of
     from pairbus.pipeline.store import TablesError
 
     try:

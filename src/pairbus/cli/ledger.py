@@ -189,13 +189,13 @@ def _access(primary_names: list[str], secondary: str | None) -> dict[str, str]:
 def _look(spark: Any, primary_names: list[str], access: dict[str, str]) -> Look:
     """What is in the backlog queues."""
     from pairbus.ledger.writer import salt_from_environment
-    from pairbus.pipeline.reality import look_into_backlogs
+    from pairbus.pipeline.audit import look_into_backlogs
 
     return look_into_backlogs(spark, primary_names, access, id_salt=salt_from_environment())
 
 
 def _with_unread(look: Look, ledger: Path, tables: Path) -> Look:
-    from pairbus.pipeline.reality import unread_ids
+    from pairbus.pipeline.audit import unread_ids
     from pairbus.pipeline.store import TableStore
 
     return replace(look, unread=unread_ids(ledger, TableStore(tables).manifest().files))

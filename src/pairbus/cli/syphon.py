@@ -299,7 +299,7 @@ def _run_on_spark(
 ) -> int:
     if importlib.util.find_spec("pyspark") is None:
         raise Refusal("--engine spark needs Spark, which is not installed: run pip install 'pairbus[spark]'.")
-    from pairbus.pipeline.failures import SPARK_ERRORS, cause_of
+    from pairbus.pipeline.session import SPARK_ERRORS, cause_of
     from pairbus.pipeline.spark_syphon import SparkSyphonError, backlog_depths, run_spark_syphon, session_for
     from pairbus.syphon.backlog import no_backlog
     from pairbus.syphon.namespaces import NamespaceError

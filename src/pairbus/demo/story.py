@@ -336,7 +336,7 @@ def _spark_aside() -> Iterator[Future[Any]]:
 
     Whoever interrupts the story does not wait for it.
     """
-    from pairbus.pipeline.interruption import kill_spark
+    from pairbus.pipeline.java import kill_spark
 
     session: Future[Any] = Future()
 

@@ -15,8 +15,7 @@ from pairbus.ledger.records import (
     is_backlog_queue,
     outcome_of,
 )
-from pairbus.ledger.scribe import LedgerLimits
-from pairbus.ledger.writer import LedgerWriter
+from pairbus.ledger.writer import LedgerLimits, LedgerWriter
 
 __all__ = [
     "SCHEMA_VERSION",

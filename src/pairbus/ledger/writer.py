@@ -1,33 +1,509 @@
 """Records the operations of one process.
 
-The caller's path is short: `record` appends a value to a bounded queue; the scribe's thread does
-the rest. Invariants:
+`LedgerWriter.record` appends a value to a bounded queue. The scribe, one background thread, encodes, writes, rolls and
+publishes. Invariants:
 
-- Recording never raises and never waits. What cannot be recorded (queue full, disk full, writer closed) is
-  counted, and the count is written as a `ledger-gap` record as soon as the disk takes it.
-- After `close` there is no thread and no open file. Without it, the interpreter's exit closes the writer, and so does
-  the end of a `multiprocessing` worker, which leaves without an interpreter's exit.
-- After a fork the child records under a name and a file of its own, and the parent's queue stays the
-  parent's.
+- Recording never raises and never waits. Operations that cannot be recorded (queue full, disk full, writer closed) are
+  counted, and the count is written as a `ledger-gap` record as soon as the disk accepts it.
+- A published file holds whole lines only. A write that failed half-way is cut back before anything else happens.
+- A chunk leaves memory only when it is written. While the disk refuses, the queue fills up to its limit and the rest is
+  counted.
+- A refused publication is retried from the step that was refused. Until then the file takes more lines, up to
+  `roll_bytes`; after that the chunk is refused too.
+- A record that cannot be encoded is counted. It affects no other record and never ends the thread.
+- Nothing is deleted to make room unless `drop_oldest` is set; dropped operations are counted too.
+- After `close` there is no thread and no open file. Without `close`, the interpreter's exit closes the writer, and so
+  does the end of a `multiprocessing` worker, which skips the interpreter's exit.
+- After a fork the child records under its own name into its own file. The parent's queue stays with the parent.
 """
 
 from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 import os
 import secrets
 import socket
 import threading
 import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pairbus.ledger.files import publish_orphans
-from pairbus.ledger.records import CompletedOperation, Role
-from pairbus.ledger.scribe import Entry, Intake, LedgerLimits, Scribe
+import msgspec
+from msgspec.structs import replace
+
+from pairbus.ledger.files import (
+    closed_files,
+    folder_bytes,
+    give_final_name,
+    open_exclusive,
+    open_name,
+    publish_orphans,
+    sync_folder,
+)
+from pairbus.ledger.records import SCHEMA_VERSION, CompletedOperation, Operation, Record, Role, hashed_id
+
+_log = logging.getLogger("pairbus.ledger")
+_CHUNK_RECORDS = 2000
+_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLimits:
+    """When files roll, and how much memory and disk the ledger may take."""
+
+    roll_bytes: int = 64 * 1024 * 1024
+    roll_seconds: float = 60.0
+    flush_seconds: float = 0.2
+    pending_records: int = 100_000
+    folder_bytes: int = 16 * 1024 * 1024 * 1024
+    drop_oldest: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("roll_bytes", "roll_seconds", "flush_seconds", "pending_records", "folder_bytes"):
+            value = getattr(self, name)
+            if value <= 0:
+                raise ValueError(f"The ledger limit {name} is {value!r}; it must be more than 0.")
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """An operation in the queue. `numbers` has the record number of each of its messages."""
+
+    completed: CompletedOperation
+    numbers: Sequence[int]
+    at_us: int
+    address: str | None
+
+    def records(self, process: str, role: Role) -> list[Record]:
+        completed = self.completed
+        ids, sizes, numbers = completed.message_ids, completed.sizes, self.numbers
+        first = Record(
+            v=SCHEMA_VERSION,
+            n=numbers[0],
+            process=process,
+            at_us=self.at_us,
+            role=completed.role or role,
+            operation=completed.operation,
+            namespace=completed.namespace,
+            entity=completed.entity,
+            address=self.address,
+            destination=completed.destination,
+            source=completed.source,
+            route=completed.route,
+            outcome=completed.outcome,
+            message_id=ids[0],
+            id_hashed=False,
+            bytes=0 if sizes is None else sizes[0],
+            billed=completed.billed,
+            error=completed.error,
+            latency_us=completed.latency_us,
+            episode=completed.episode,
+            state_from=completed.state_from,
+            state_to=completed.state_to,
+            cause=completed.cause,
+        )
+        if len(numbers) == 1:
+            return [first]
+        each = zip(numbers, ids, sizes or itertools.repeat(0), strict=False)
+        return [replace(first, n=number, message_id=message_id, bytes=size) for number, message_id, size in each]
+
+
+class Intake:
+    """What the callers' side and the scribe share.
+
+    An event in the queue marks a flush: set when all before it is out.
+    """
+
+    __slots__ = ("_lock", "batched", "closing", "ended", "idle", "numbers", "queue", "unrecorded", "urgent", "wake")
+
+    def __init__(self) -> None:
+        self.queue: deque[Entry | threading.Event] = deque()
+        self.numbers = itertools.count(1)
+        self.batched = 0
+        self.unrecorded = 0
+        self.idle = False
+        self.closing = False
+        self.ended = False
+        self.wake = threading.Event()
+        self.urgent = threading.Event()
+        self._lock = threading.Lock()
+
+    def hurry(self) -> None:
+        self.urgent.set()
+        self.wake.set()
+
+    def add(self, entry: Entry) -> None:
+        """The limit is on records, so an entry with many of them counts more than once."""
+        if len(entry.numbers) > 1:
+            with self._lock:
+                self.batched += len(entry.numbers)
+        self.queue.append(entry)
+
+    def taken(self, entry: Entry) -> None:
+        if len(entry.numbers) > 1:
+            with self._lock:
+                self.batched -= len(entry.numbers)
+
+    def count_unrecorded(self, count: int) -> None:
+        with self._lock:
+            self.unrecorded += count
+
+    def end(self) -> None:
+        """Nobody takes from the queue any more: what is in it, and what is still put there, is counted.
+
+        First it is announced, then the queue is looked at: whoever adds to it afterwards sees the announcement, because
+        one who adds looks whether the scribe is idle.
+        """
+        self.ended = True
+        self.idle = True
+        self.count_what_is_left()
+
+    def count_what_is_left(self) -> None:
+        while True:
+            try:
+                item = self.queue.popleft()
+            except IndexError:
+                return
+            if isinstance(item, Entry):
+                self.taken(item)
+                self.count_unrecorded(len(item.numbers))
+
+    def take_unrecorded(self) -> int:
+        with self._lock:
+            count, self.unrecorded = self.unrecorded, 0
+        return count
+
+
+class Scribe:
+    def __init__(
+        self,
+        folder: Path,
+        process: str,
+        role: Role,
+        id_salt: bytes | None,
+        limits: LedgerLimits,
+        intake: Intake,
+    ) -> None:
+        self._folder = folder
+        self._process = process
+        self._role = role
+        self._id_salt = id_salt
+        self._limits = limits
+        self._intake = intake
+        self._encoder = msgspec.json.Encoder()
+        self._descriptor: int | None = None
+        self._path = Path()
+        self._file_number = 0
+        self._good_bytes = 0
+        self._file_operations = 0
+        self._torn = False
+        self._folder_is_behind = False
+        self._roll_at = 0.0
+        self._retry_at = 0.0
+        self._chunk = bytearray()
+        self._chunk_operations = 0
+        self._flushes: list[threading.Event] = []
+        self._warned = False
+        self._warned_unwritable = False
+
+    def run(self) -> None:
+        self._word(Operation.OPEN)
+        while not self._intake.closing:
+            try:
+                self._write_pending()
+                self._publish_when_due()
+            except Exception:  # the outermost frame: whatever it was, recording goes on
+                _log.exception("The ledger in %s failed in a way nobody thought of; it goes on.", self._folder)
+                self._intake.urgent.wait(_RETRY_SECONDS)
+            self._wait()
+        try:
+            self._finish()
+        finally:
+            self._intake.end()
+        if self._intake.unrecorded:
+            _log.warning("The ledger in %s closed without %d operations.", self._folder, self._intake.unrecorded)
+
+    def let_go_of_parents_file(self) -> None:
+        """In a forked child: the file and its lock are the parent's."""
+        self._let_go()
+
+    def _wait(self) -> None:
+        intake = self._intake
+        if self._chunk:
+            intake.urgent.wait(max(0.0, self._retry_at - time.monotonic()))
+        else:
+            if not intake.queue and not intake.unrecorded:
+                self._wait_idle()
+            # Let a burst gather: one write for many records. A flush or close cuts this short.
+            intake.urgent.wait(self._limits.flush_seconds)
+        intake.urgent.clear()
+
+    def _wait_idle(self) -> None:
+        """Sleep until something is recorded, or the file's time is over.
+
+        Idle is announced before the queue is looked at again: a record appended in between is either seen
+        here, or its writer sees the announcement and wakes us.
+        """
+        intake = self._intake
+        intake.wake.clear()
+        intake.idle = True
+        if not intake.queue and not intake.closing:
+            intake.wake.wait(max(0.0, self._roll_at - time.monotonic()) if self._unpublished else None)
+        intake.idle = False
+
+    def _write_pending(self) -> None:
+        """Move the queue to the disk, chunk by chunk, until it is empty or the disk refuses."""
+        if self._chunk and time.monotonic() < self._retry_at and not self._intake.closing:
+            return
+        while True:
+            if not self._chunk_is_refused():
+                self._encode_pending()
+            if self._chunk and not self._try_to_write():
+                return
+            for event in self._flushes:
+                event.set()
+            self._flushes.clear()
+            if not self._intake.queue and not self._intake.unrecorded:
+                return
+
+    def _chunk_is_refused(self) -> bool:
+        """Then there is a chunk: only a refused write sets the time, and only a write that was taken clears it."""
+        return self._retry_at > 0
+
+    def _encode_pending(self) -> None:
+        missing = self._intake.take_unrecorded()
+        if missing:
+            self._word(Operation.GAP, count=missing, cause="refused")
+            self._chunk_operations += missing
+        queue = self._intake.queue
+        room = _CHUNK_RECORDS
+        while queue and room > 0:
+            item = queue.popleft()
+            if isinstance(item, Entry):
+                for record in item.records(self._process, self._role):
+                    self._note(record)
+                room -= len(item.numbers)
+                self._intake.taken(item)
+            else:
+                self._flushes.append(item)
+
+    def _note(self, record: Record) -> None:
+        """Encode an operation. Callers hand in what others gave them: what cannot be written down is counted."""
+        end = len(self._chunk)
+        try:
+            try:
+                self._encode(record)
+            except UnicodeEncodeError:
+                del self._chunk[end:]
+                self._encode(_escaped(record))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            del self._chunk[end:]
+            self._intake.count_unrecorded(1)
+            self._warn_unwritable(record, error)
+        else:
+            self._chunk_operations += 1
+
+    def _encode(self, record: Record) -> None:
+        if record.message_id is not None and (self._id_salt is not None or type(record.message_id) is not str):
+            record = self._with_id(record, _text_of(record.message_id))
+        self._encoder.encode_into(record, self._chunk, -1)
+        self._chunk += b"\n"
+
+    def _warn_unwritable(self, record: Record, error: Exception) -> None:
+        if not self._warned_unwritable:
+            self._warned_unwritable = True
+            _log.warning(
+                "The ledger in %s cannot write down a %s (%s): it is counted, like all others of its kind from now on.",
+                self._folder,
+                record.operation,
+                type(error).__name__,
+            )
+
+    def _with_id(self, record: Record, message_id: str) -> Record:
+        if self._id_salt is None:
+            return replace(record, message_id=message_id)
+        return replace(record, message_id=hashed_id(message_id, self._id_salt), id_hashed=True)
+
+    def _word(self, operation: Operation, *, count: int = 1, cause: str | None = None, entity: str = "") -> None:
+        """A record of the ledger about itself."""
+        self._encode(
+            Record(
+                v=SCHEMA_VERSION,
+                n=next(self._intake.numbers),
+                process=self._process,
+                at_us=time.time_ns() // 1000,
+                role=self._role,
+                operation=operation,
+                entity=entity,
+                count=count,
+                cause=cause,
+            )
+        )
+
+    def _try_to_write(self) -> bool:
+        try:
+            self._write_chunk()
+        except OSError as error:
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            self._warn_refused(error)
+            return False
+        self._retry_at = 0.0
+        return True
+
+    def _publish_when_due(self) -> None:
+        if self._unpublished and time.monotonic() >= self._roll_at:
+            self._try_to_publish()
+
+    def _try_to_publish(self) -> None:
+        try:
+            self._publish()
+        except OSError as error:
+            self._roll_at = time.monotonic() + _RETRY_SECONDS
+            self._warn_refused(error)
+
+    def _warn_refused(self, error: OSError) -> None:
+        """Once, until a file was published again."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "The ledger in %s cannot be written (%s): sends go on, what is not recorded is counted.",
+                self._folder,
+                error.strerror or type(error).__name__,
+            )
+
+    def _write_chunk(self) -> None:
+        if self._torn:
+            self._cut_back()
+        if self._good_bytes >= self._limits.roll_bytes:
+            self._publish()
+        if self._descriptor is None:
+            self._open()
+        descriptor = self._descriptor
+        assert descriptor is not None
+        try:
+            _write_all(descriptor, self._chunk)
+        except OSError:
+            self._torn = True
+            self._cut_back()
+            raise
+        self._good_bytes += len(self._chunk)
+        self._file_operations += self._chunk_operations
+        self._chunk = bytearray()
+        self._chunk_operations = 0
+        if self._good_bytes >= self._limits.roll_bytes:
+            self._roll_at = 0.0
+
+    def _cut_back(self) -> None:
+        """Remove what a failed write left behind the last whole line."""
+        assert self._descriptor is not None
+        os.ftruncate(self._descriptor, self._good_bytes)
+        os.lseek(self._descriptor, self._good_bytes, os.SEEK_SET)
+        self._torn = False
+
+    def _open(self) -> None:
+        self._make_room()
+        self._file_number += 1
+        self._path = self._folder / open_name(self._process, self._file_number)
+        self._descriptor = open_exclusive(self._path)
+        self._good_bytes = 0
+        self._file_operations = 0
+        self._roll_at = time.monotonic() + self._limits.roll_seconds
+
+    def _make_room(self) -> None:
+        """Keep the folder within its limit: refuse to grow, or drop the oldest closed files when told to."""
+        excess = folder_bytes(self._folder) + len(self._chunk) - self._limits.folder_bytes
+        if excess > 0 and self._limits.drop_oldest:
+            for path in closed_files(self._folder):
+                if excess <= 0:
+                    break
+                excess -= path.stat().st_size
+                operations = _operations_in(path)
+                path.unlink()
+                # With the file's name: readers know whether they have read it.
+                self._word(Operation.GAP, count=operations, cause="dropped", entity=path.name)
+        if excess > 0:
+            limit = self._limits.folder_bytes
+            raise OSError(0, f"its files have reached the limit of {limit} bytes")
+
+    @property
+    def _unpublished(self) -> bool:
+        return self._descriptor is not None or self._folder_is_behind
+
+    def _publish(self) -> None:
+        """Durable when this returns. Whichever step is refused, the next try begins with it."""
+        if self._descriptor is not None:
+            if self._torn:
+                self._cut_back()
+            os.fsync(self._descriptor)
+            try:
+                give_final_name(self._path)
+            except FileNotFoundError:
+                self._miss_file(self._descriptor)
+            self._folder_is_behind = True
+            self._let_go()
+        if self._folder_is_behind:
+            sync_folder(self._folder)
+            self._folder_is_behind = False
+            self._warned = False
+
+    def _miss_file(self, descriptor: int) -> None:
+        """Somebody took the file away while it was being written. If it was deleted, its operations are missing."""
+        if os.fstat(descriptor).st_nlink:
+            _log.warning("The ledger file %s was moved while it was being written; publish it there.", self._path)
+        else:
+            self._intake.count_unrecorded(self._file_operations)
+            _log.warning("The ledger file %s was deleted while it was being written; it is counted.", self._path)
+
+    def _let_go(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        self._good_bytes = 0
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _finish(self) -> None:
+        """The last words. A disk that still refuses keeps its whole lines; the rest is named in the log."""
+        self._write_pending()
+        if not self._chunk:
+            self._word(Operation.CLOSE)
+            self._try_to_write()
+        self._try_to_publish()
+        self._let_go()
+        self._intake.count_unrecorded(self._chunk_operations)
+
+
+def _write_all(descriptor: int, data: bytearray) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _text_of(message_id: object) -> str:
+    """An id that is no text, as text: the same that is made of such an id when it is read from a message."""
+    if isinstance(message_id, bytes | bytearray | memoryview):
+        return bytes(message_id).hex()
+    return str(message_id)
+
+
+def _escaped(record: Record) -> Record:
+    """The same record where text that no encoding has (half of a surrogate pair) is spelled out."""
+    texts = {
+        name: value.encode("utf-8", "backslashreplace").decode()
+        for name in record.__struct_fields__
+        if type(value := getattr(record, name)) is str
+    }
+    return replace(record, **texts)
+
+
+def _operations_in(path: Path) -> int:
+    with path.open("rb") as lines:
+        return sum(b'"operation":"ledger-' not in line for line in lines)
+
 
 SALT_VARIABLE = "PAIRBUS_ID_SALT"
 

@@ -1,40 +1,55 @@
-"""The most important answer: what became of every message that was accepted. Pure functions of frames.
+"""The most important answer: what became of every accepted message. Functions of frames, and a look into the queues.
 
-A message is known by (`primary`, `target`, `message_id`), or by `k1` and `k2`, a hash of the three that is
-cheaper to carry. Each silver record is a piece of evidence about one copy of it; evidence is counted, never
-ordered, so late and out-of-order files change nothing. What proves what is in `pairbus.ledger.records`. Then,
-in copies:
+A message is identified by (`primary`, `target`, `message_id`), or by `k1` and `k2`, a hash of the three that is cheaper
+to carry. Each silver record is a piece of evidence about one copy of it. Evidence is counted, never ordered, so late
+and out-of-order files change nothing. `pairbus.ledger.records` says what proves what. Then, in copies:
 
-    accepted    = what the application was told is accepted; what was in a backlog or spool without any client's word
-                  (it was killed, or keeps no ledger) was accepted once
+    accepted    = reported to the application as accepted; a message that was in a backlog or spool without a record of
+                  its client (it was killed, or keeps no ledger) was accepted once
     received    = settled by receivers; of a topic by those of the subscription that received most: each has a copy
     home        = taken by the primary: sent directly, or restored from a backlog
-    delivered   = home, or with `require_receipts` what receivers settled, but not more than was accepted
+    delivered   = home, or with `require_receipts` settled by receivers, but not more than was accepted
     buried      = dead-lettered or expired and not resubmitted, but not more than was accepted and not delivered
     outstanding = accepted - delivered - buried
     lost        = outstanding, as far as more copies left the backlog than were restored
     waiting     = the rest of outstanding
     duplicates  = copies beyond the accepted ones
 
-`confirm` compares "waiting" with a look into the queues: what is not there is lost, if nobody can have carried it home
-without having told yet.
+`look_into_backlogs` peeks the messages that really wait, through the `servicebus` data source: nothing is consumed,
+locked or counted as delivered. Look first, then read the ledger: what has left the queues by the time of the look is in
+the ledger's files by then. `confirm` compares "waiting" with the look: a message that is not there is lost, unless
+somebody may have carried it home without having recorded it yet.
 
-A copy that the primary's duplicate detection merged (the same id accepted twice, taken twice, received once)
-is delivered: that is what equal ids ask for.
+A copy that the primary's duplicate detection merged (the same id accepted twice, taken twice, received once) is
+delivered: that is the meaning of equal ids.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, Window
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
-from pairbus.ledger.records import Operation, Outcome, Role, Route
+from pairbus import envelope
+from pairbus.amqp.message import message_key
+from pairbus.amqp.types import AmqpDecodeError
+from pairbus.ledger.files import closed_files, open_files
+from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role, Route, hashed_id, is_backlog_queue
 from pairbus.ledger.writer import host_label
 from pairbus.pipeline.schemas import AUDIT, MESSAGES
+from pairbus.pipeline.servicebus import ServiceBusDataSource
+from pairbus.pipeline.servicebus.entities import resolve
+from pairbus.pipeline.servicebus.options import read_options
+from pairbus.pipeline.servicebus.wire import wire_for
 from pairbus.pipeline.silver import utc_day
+from pairbus.pipeline.store import TablesError
 
 KEY = ("primary", "target", "message_id")
 EVIDENCE = (
@@ -335,3 +350,103 @@ def audit(silver: DataFrame, *, look: Look | None = None, require_receipts: bool
 def through_backlog(audited: DataFrame) -> DataFrame:
     """Only the messages that were accepted into a backlog or a spool."""
     return audited.where((f.col("diverted") > 0) | (f.col("spooled") > 0) | (f.col("inferred") > 0))
+
+
+def look_into_backlogs(
+    spark: SparkSession, primary_names: Collection[str], access: Mapping[str, str], *, id_salt: bytes | None = None
+) -> Look:
+    """Every message in the backlog queues of these primaries and in their dead-letter queues, for `audit.confirm`.
+
+    `access` holds the data source's options for the secondary: `connectionStringEnv` (the name of an environment
+    variable) or `connectionString`, and `connectionVerify` where it is needed. Queues beyond those in use are looked
+    into as well: nothing may be stranded there. With the salt of the ledger's ids they are found there as well.
+    Refuses a primary that has no backlog queue: all that waits would seem lost.
+    """
+    at = datetime.now(UTC)
+    spark.dataSource.register(ServiceBusDataSource)
+    for name in primary_names:
+        _check_backlog(name, access)
+    pattern = f"(?:{'|'.join(re.escape(name) for name in primary_names)}){BACKLOG_SEGMENT}[0-9]+"
+    reader = spark.read.format("servicebus").options(**access).option("queuePattern", pattern)
+    waiting = seen_messages(reader.load(), "backlog")
+    seen = waiting.unionByName(seen_messages(reader.option("subQueue", "deadLetter").load(), "dead-letter"))
+    if id_salt is not None:
+        salt = id_salt
+        hashed = f.udf(lambda one: None if one is None else hashed_id(one, salt), t.StringType(), useArrow=False)
+        seen = seen.unionByName(seen.withColumn("message_id", hashed("message_id")))
+    # Now, not when somebody asks for it: it must be older than what is read after it.
+    found = seen.localCheckpoint(eager=True)
+    return Look(found, frozenset(name.lower() for name in primary_names), at, salted=id_salt is not None)
+
+
+def _check_backlog(primary_name: str, access: Mapping[str, str]) -> None:
+    pattern = f"{re.escape(primary_name)}{BACKLOG_SEGMENT}[0-9]+"
+    options = read_options({**access, "queuePattern": pattern}, "batch")
+    wire = wire_for(options.access)
+    if not wire.call(resolve(wire, options.entities)):
+        raise TablesError(
+            f"{wire.host} has no backlog queues of '{primary_name}': give the primary's name as it stands in their "
+            "paths, such as contoso, and the connection string of its secondary."
+        )
+
+
+class _Line(msgspec.Struct):
+    role: str = ""
+    message_id: str | None = None
+    entity: str = ""
+    source: str | None = None
+    route: str | None = None
+
+
+def unread_ids(ledger: Path, read: Collection[str]) -> frozenset[str]:
+    """The messages of which something is told in files that are not `read`: being written, or published since.
+
+    Only what concerns backlogs and spools: the rest is of no interest to a look.
+    """
+    decoder = msgspec.json.Decoder(_Line)
+    found: set[str] = set()
+    for path in [*open_files(ledger), *closed_files(ledger)]:
+        if path.name in read:
+            continue
+        for raw in _lines(path):
+            try:
+                line = decoder.decode(raw)
+            except msgspec.DecodeError:  # torn, or being written
+                continue
+            # A namespace's own records prove nothing about backlogs, and have the look itself.
+            if line.role == Role.NAMESPACE or not line.message_id:
+                continue
+            if line.source or line.route == Route.SPOOL or is_backlog_queue(line.entity):
+                found.add(line.message_id)
+    return frozenset(found)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:  # published in this moment
+        file = path.with_name(path.name.removesuffix(".open")).open("rb")
+    with file:
+        yield from file
+
+
+def seen_messages(peeked: DataFrame, place: str) -> DataFrame:
+    """Peeked backlog messages as primary, target and message id; a message in parts is seen in its first part."""
+    properties = f.col("application_properties")
+    path = f.try_variant_get(properties[envelope.PATH], "$", "string")
+    part = f.try_variant_get(properties[envelope.PART], "$", "int")
+    inside = f.udf(message_id_inside, t.StringType(), useArrow=False)
+    return peeked.where(part.isNull() | (part == 1)).select(
+        f.lower(f.substring_index("entity", BACKLOG_SEGMENT, 1)).alias("primary"),
+        f.lower(path).alias("target"),
+        f.when(part.isNull(), f.col("message_id")).otherwise(inside("body")).alias("message_id"),
+        f.lit(place).alias("place"),
+    )
+
+
+def message_id_inside(start: bytes | None) -> str | None:
+    """The id of a message of which only the start of its encoding is there; None if it cannot be found."""
+    try:
+        return message_key(bytes(start or b""))
+    except (AmqpDecodeError, IndexError):
+        return None

@@ -3,7 +3,7 @@
 The steps, for a build that found new files:
 
 1. New files to silver and quarantine, as a batch of their own. Records that are there already, or twice in these
-   files, go to quarantine (`pairbus.pipeline.copies`).
+   files, go to quarantine (`pairbus.pipeline.store`).
 2. Tables that a day's silver decides (`operations_daily`, `transitions`): the days the batch touches, anew.
 3. `messages`, which may span days: the batch's evidence is added to the messages it concerns, found among the
    days that are recent (`lookback_days`) or still have waiting messages; then the days that changed, anew.
@@ -34,10 +34,19 @@ from pyspark.sql import functions as f
 from pairbus.ledger.files import closed_files, publish_orphans
 from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import evidence, judge, speaking, through_backlog, weigh
-from pairbus.pipeline.copies import as_quarantined, copies, covered, in_doubt, numbers_of, without_copies
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import broken, quarantine, read_lines, silver, utc_day
-from pairbus.pipeline.store import Manifest, TablesError, TableStore
+from pairbus.pipeline.store import (
+    Manifest,
+    TablesError,
+    TableStore,
+    as_quarantined,
+    copies,
+    covered,
+    in_doubt,
+    numbers_of,
+    without_copies,
+)
 
 _log = logging.getLogger("pairbus.pipeline")
 _MOST_NAMED = 20

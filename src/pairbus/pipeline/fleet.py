@@ -1,28 +1,42 @@
-"""A fleet to simulate, as a TOML file describes it.
+"""A fleet to simulate, and one simulated period of it.
 
-clients = 1_000                  # paired clients
-entities = 3                     # queues and topics each of them sends to
-messages_per_second = 0.5        # of one client to one entity
-message_bytes = 2_000
+A TOML file describes the fleet:
 
-[pairing]                        # the pairing's options; a list is a sweep: every combination is simulated
-failover_interval_seconds = [0, 60, 600]
-ping_interval_seconds = 60
+    clients = 1_000                  # paired clients
+    entities = 3                     # queues and topics each of them sends to
+    messages_per_second = 0.5        # of one client to one entity
+    message_bytes = 2_000
 
-[[outages]]
-scope = "namespace"              # "entity": one entity; "namespace": the primary; "both": both namespaces
-per_30_days = 0.5                # how often, on average
-mean_minutes = 45                # how long, on average
+    [pairing]                        # the pairing's options; a list is a sweep: every combination is simulated
+    failover_interval_seconds = [0, 60, 600]
+    ping_interval_seconds = 60
+
+    [[outages]]
+    scope = "namespace"              # "entity": one entity; "namespace": the primary; "both": both namespaces
+    per_30_days = 0.5                # how often, on average
+    mean_minutes = 45                # how long, on average
+
+Each entity of a client is a `pairbus.failover.EntityMachine`, driven by the sends that fail, its own deadlines and the
+results of its pings; there is no second model of the states. Only its surroundings are simplified: clients send at a
+steady rate, each at a random phase; a send during an outage fails at once; the syphon carries messages home in order,
+at a steady rate, as soon as the outage is over.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from typing import Any
 
+from pairbus.costs import Tariff, Usage, bill, units
+from pairbus.costs.estimate import HOURS_PER_MONTH, IDLE_RECEIVES_PER_HOUR
+from pairbus.costs.rules import TRANSIT_OPERATIONS
+from pairbus.failover import Action, EntityMachine, EntityState, Event, EventKind, FailoverRules
 from pairbus.toml import read_toml
 
 SCOPES = ("entity", "namespace", "both")
@@ -179,3 +193,284 @@ def _checked(data: Mapping[str, Any], kind: type, what: str) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     return repr(value)[:60]
+
+
+_STEPS = 200
+"""Points at which the draining of a backlog is followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOutage:
+    """What one entity of one client went through in one outage; times in seconds from the outage's start."""
+
+    refused: int
+    diverted: int
+    pings: int
+    failed_over_at: float | None
+    healthy_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One period of one fleet. Money is for 30 days."""
+
+    outages: int
+    offered: float
+    refused: float
+    refused_without_pairing: float
+    diverted: float
+    spooled: float
+    pings: float
+    backlog_peak: float
+    drain_seconds: float
+    """The longest time from an outage's end to an empty backlog."""
+    wait_mean_seconds: float
+    wait_p99_seconds: float
+    amount: float
+    amount_without_pairing: float
+
+    @property
+    def availability(self) -> float:
+        return _share_of_rest(self.refused, self.offered)
+
+    @property
+    def availability_without_pairing(self) -> float:
+        return _share_of_rest(self.refused_without_pairing, self.offered)
+
+
+def _share_of_rest(refused: float, offered: float) -> float:
+    """Clients send whole messages: those of a period that is one outage may be a little more than its average."""
+    return max(0.0, 1 - refused / offered)
+
+
+def play_outage(rules: FailoverRules, seconds: float, rate: float, phase: float) -> ClientOutage:
+    """Feed one entity with an outage of `seconds`; it sends every 1/`rate` s, the first time at `phase`."""
+    gap = 1 / rate
+    entity = EntityMachine(rules)
+    now = phase
+    if now >= seconds:
+        return ClientOutage(0, 0, 0, None, now)
+    decision = entity.handle(Event(EventKind.SEND_FAILED, "outage", entity.era), now)
+    diverted, refused = (1, 0) if decision.divert else (0, 1)
+    sends = 1
+    failed_over_at = now if entity.state is EntityState.FAILED_OVER else None
+    pings = 0
+    while entity.state is not EntityState.HEALTHY:
+        deadline = entity.next_deadline
+        assert deadline is not None
+        if entity.state is EntityState.SUSPECT:
+            # The first send after the outage clears the suspicion, if the timer has not run out before.
+            success = phase + max(sends, math.ceil((seconds - phase) / gap)) * gap
+            now = min(success, deadline)
+            passed = _sends_before(now, phase, gap) - sends
+            sends += passed
+            if rules.divert_during_interval:
+                diverted += passed
+            else:
+                refused += passed
+            kind = EventKind.SEND_SUCCEEDED if success < deadline else EventKind.DEADLINE
+            changed = entity.handle(Event(kind, "outage", entity.era), now).transitions
+            if changed and changed[-1].after is EntityState.FAILED_OVER:
+                failed_over_at = now
+        else:
+            now = deadline
+            if entity.handle(Event(EventKind.DEADLINE), now).action is Action.SEND_PING:
+                pings += 1
+                kind = EventKind.PING_SUCCEEDED if now >= seconds else EventKind.PING_FAILED
+                entity.handle(Event(kind, era=entity.era), now)
+    if failed_over_at is not None:
+        diverted += _sends_before(now, phase, gap) - sends
+    return ClientOutage(refused, diverted, pings, failed_over_at, now)
+
+
+def _sends_before(now: float, phase: float, gap: float) -> int:
+    """Sends in [phase, now)."""
+    return max(0, math.ceil((now - phase) / gap - 1e-9))
+
+
+@dataclass(slots=True)
+class _Totals:
+    refused: float = 0.0
+    refused_without: float = 0.0
+    diverted: float = 0.0
+    spooled: float = 0.0
+    pings: float = 0.0
+    peak: float = 0.0
+    drain: float = 0.0
+    wait_sum: float = 0.0
+    waited: float = 0.0
+
+
+def play_run(plan: FleetPlan, choice: PairingChoice, tariff: Tariff, run: int) -> RunResult:
+    """One period. The same run number draws the same outages for every choice, so that choices compare."""
+    drawn = _draw_outages(plan, run)
+    rules = FailoverRules(
+        failover_interval=choice.failover_interval_seconds,
+        ping_interval=choice.ping_interval_seconds,
+        recovery_pings=choice.recovery_pings,
+        divert_during_interval=choice.divert_during_interval,
+    )
+    totals, waits = _Totals(), []
+    for number, (kind, seconds) in enumerate(drawn):
+        phases = random.Random(f"{plan.seed}/{run}/{number}")  # noqa: S311 - seeded on purpose
+        waits += _add_outage(totals, plan, choice, rules, kind, seconds, phases)
+    offered = plan.clients * plan.entities * plan.messages_per_second * plan.days * 86400
+    waits.sort()
+    with_pairing, without = _amounts(plan, choice, tariff, offered, totals)
+    return RunResult(
+        outages=len(drawn),
+        offered=offered,
+        refused=totals.refused,
+        refused_without_pairing=totals.refused_without,
+        diverted=totals.diverted,
+        spooled=totals.spooled,
+        pings=totals.pings,
+        backlog_peak=totals.peak,
+        drain_seconds=totals.drain,
+        wait_mean_seconds=totals.wait_sum / totals.waited if totals.waited else 0.0,
+        wait_p99_seconds=waits[min(len(waits) - 1, int(len(waits) * 0.99))] if waits else 0.0,
+        amount=with_pairing,
+        amount_without_pairing=without,
+    )
+
+
+def _draw_outages(plan: FleetPlan, run: int) -> list[tuple[OutageKind, float]]:
+    """The outages of a run and their seconds. An entity is in one outage at a time, and not after the period."""
+    chance = random.Random(f"{plan.seed}/{run}")  # noqa: S311 - seeded on purpose
+    drawn = [
+        (kind, chance.expovariate(1 / (kind.mean_minutes * 60)))
+        for kind in plan.outages
+        for _ in range(_poisson(chance, kind.per_30_days * plan.days / 30))
+    ]
+    period = plan.days * 86400
+    left = period * plan.entities
+    fitting = []
+    for kind, seconds in drawn:
+        entities = 1 if kind.scope == "entity" else plan.entities
+        lasting = min(seconds, period, left / entities)
+        if lasting > 0:
+            fitting.append((kind, lasting))
+            left -= lasting * entities
+    return fitting
+
+
+def _add_outage(
+    totals: _Totals,
+    plan: FleetPlan,
+    choice: PairingChoice,
+    rules: FailoverRules,
+    kind: OutageKind,
+    seconds: float,
+    chance: random.Random,
+) -> list[float]:
+    """Play one outage for some clients, count it for all; returns how long messages waited."""
+    affected = plan.clients * (1 if kind.scope == "entity" else plan.entities)
+    played = min(affected, plan.clients_per_outage)
+    weight = affected / played
+    gap = 1 / plan.messages_per_second
+    results = [
+        # One phase from each equal part of the gap: the same spread as all clients have, with less noise.
+        play_outage(rules, seconds, plan.messages_per_second, gap * (i + chance.random()) / played)
+        for i in range(played)
+    ]
+    totals.refused_without += affected * seconds * plan.messages_per_second
+    diverted = weight * sum(result.diverted for result in results)
+    totals.refused += weight * sum(result.refused for result in results)
+    totals.pings += weight * sum(result.pings for result in results)
+    if kind.scope == "both":
+        # Neither namespace takes anything until the outage is over: spooled, or refused.
+        during = weight * sum(
+            _share(result, seconds) * result.diverted for result in results if result.failed_over_at is not None
+        )
+        if choice.spool:
+            totals.spooled += during
+        else:
+            totals.refused += during
+            diverted -= during
+    totals.diverted += diverted
+    earliest = seconds if kind.scope == "both" and not choice.spool else 0.0
+    return _drain(totals, choice, plan.messages_per_second * weight, results, seconds, earliest)
+
+
+def _share(result: ClientOutage, seconds: float) -> float:
+    """The part of a client's failed-over time that lies within the outage."""
+    assert result.failed_over_at is not None
+    length = result.healthy_at - result.failed_over_at
+    return min(1.0, max(0.0, seconds - result.failed_over_at) / length) if length > 0 else 1.0
+
+
+def _drain(
+    totals: _Totals,
+    choice: PairingChoice,
+    rate: float,
+    results: list[ClientOutage],
+    seconds: float,
+    earliest: float,
+) -> list[float]:
+    """Follow the backlog: filled while clients are failed over (not before `earliest`), emptied in order from
+    the outage's end on."""
+    starts = sorted(max(earliest, r.failed_over_at) for r in results if r.failed_over_at is not None)
+    ends = sorted(max(earliest, r.healthy_at) for r in results if r.failed_over_at is not None)
+    if not starts:
+        return []
+    moments = sorted({*starts, *ends, seconds})
+    filled = [0.0]
+    for before, after in itertools.pairwise(moments):
+        active = bisect.bisect_right(starts, before) - bisect.bisect_right(ends, before)
+        filled.append(filled[-1] + active * rate * (after - before))
+    total = filled[-1]
+    if total <= 0:
+        return []
+    speed = choice.syphons * choice.syphon_messages_per_second
+    waits, done = [], seconds
+    for step in range(_STEPS):
+        position = total * (step + 0.5) / _STEPS
+        arrived = _when(moments, filled, position)
+        done = max(arrived, done) + total / _STEPS / speed
+        waits.append(done - arrived)
+    totals.drain = max(totals.drain, done - seconds)
+    totals.peak = max(totals.peak, filled[moments.index(seconds)])
+    totals.wait_sum += sum(waits) / _STEPS * total
+    totals.waited += total
+    return waits
+
+
+def _when(moments: list[float], filled: list[float], position: float) -> float:
+    """When the position-th message entered the backlog."""
+    right = min(len(filled) - 1, bisect.bisect_left(filled, position))
+    left = max(0, right - 1)
+    if filled[right] == filled[left]:
+        return moments[right]
+    part = (position - filled[left]) / (filled[right] - filled[left])
+    return moments[left] + part * (moments[right] - moments[left])
+
+
+def _amounts(
+    plan: FleetPlan, choice: PairingChoice, tariff: Tariff, offered: float, totals: _Totals
+) -> tuple[float, float]:
+    """What both namespaces cost in 30 days with the pairing, and what the primary alone costs without."""
+    prices = tariff.plan(plan.plan)
+    per_30_days = 30 / plan.days
+    each = units(plan.message_bytes)
+    half = TRANSIT_OPERATIONS // 2
+    direct = (offered - totals.refused - totals.diverted) * 2 * each
+    idle = choice.syphons * choice.backlog_queue_count * IDLE_RECEIVES_PER_HOUR * HOURS_PER_MONTH
+    primary = (direct + totals.diverted * half * each + totals.pings) * per_30_days
+    secondary = totals.diverted * half * each * per_30_days + idle + choice.backlog_queue_count
+    alone = (offered - totals.refused_without) * 2 * each * per_30_days
+    units_in_use = 1 if prices.messaging_unit_per_hour else 0
+
+    def cost(operations: float) -> Decimal:
+        usage = Usage(max(0, round(operations)), hours=HOURS_PER_MONTH, messaging_units=units_in_use)
+        return bill(prices, usage).total
+
+    return float(cost(primary) + cost(secondary)), float(cost(alone))
+
+
+def _poisson(chance: random.Random, mean: float) -> int:
+    """How many events of a Poisson process fall into a period, by adding up the gaps between them."""
+    count, passed = 0, chance.expovariate(1.0)
+    while passed < mean:
+        count += 1
+        passed += chance.expovariate(1.0)
+    return count

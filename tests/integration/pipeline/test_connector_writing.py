@@ -18,8 +18,8 @@ from tests.support.ledgers import records_in
 
 from pairbus.embedded.errors import Limits
 from pairbus.ledger import Operation
-from pairbus.pipeline.failures import cause_of
 from pairbus.pipeline.servicebus import ServiceBusDataSource
+from pairbus.pipeline.session import cause_of
 from pairbus.testing import EmbeddedNamespace, wait_until
 
 

@@ -14,8 +14,7 @@ from pyspark.sql import Row, SparkSession
 
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route
 from pairbus.ledger.records import hashed_id
-from pairbus.pipeline.audit import KEY, Look, audit
-from pairbus.pipeline.reality import unread_ids
+from pairbus.pipeline.audit import KEY, Look, audit, unread_ids
 from pairbus.pipeline.report import Summary, summarise
 from pairbus.pipeline.silver import quarantine, read_lines, silver
 

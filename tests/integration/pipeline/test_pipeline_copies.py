@@ -15,9 +15,8 @@ from pairbus.pipeline import schemas
 from pairbus.pipeline.build import BuildResult, build
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.page import doubts
-from pairbus.pipeline.report import report
+from pairbus.pipeline.report import report, summarise
 from pairbus.pipeline.store import TableStore
-from pairbus.pipeline.summary import summarise
 
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 

@@ -11,9 +11,8 @@ import pytest
 
 from pairbus.costs import Fleet, Outage, billed_operations, estimate, parse_tariff, shipped_tariffs, tariff_for
 from pairbus.ledger import LedgerLimits, Operation, Outcome, Record
-from pairbus.pipeline.dictionary import dictionary
-from pairbus.pipeline.fleet import parse_fleet
-from pairbus.pipeline.outages import RunResult
+from pairbus.pipeline.fleet import RunResult, parse_fleet
+from pairbus.pipeline.schemas import dictionary
 
 DOCS = Path(__file__).parents[3] / "docs"
 LEDGER = (DOCS / "reference" / "ledger.md").read_text()
@@ -32,7 +31,7 @@ def names(cells: list[str]) -> list[str]:
 
 def test_the_data_dictionary_is_written_from_the_schemas() -> None:
     written = (DOCS / "reference" / "tables.md").read_text()
-    assert written == dictionary(), "run: python -m pairbus.pipeline.dictionary > docs/reference/tables.md"
+    assert written == dictionary(), "run: python -m pairbus.pipeline.schemas > docs/reference/tables.md"
 
 
 def test_every_field_of_a_record_is_described() -> None:

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pairbus import EntityState, SendAvailabilityPairedNamespaceOptions, pair_namespace
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Role, closed_files, open_files
 from pairbus.pipeline import schemas
+from pairbus.pipeline.audit import look_into_backlogs
 from pairbus.pipeline.build import build
 from pairbus.pipeline.page import verdict
-from pairbus.pipeline.reality import look_into_backlogs
 from pairbus.pipeline.report import Report, report
 from pairbus.pipeline.store import TablesError, TableStore
 from pairbus.syphon import Syphon

@@ -24,9 +24,9 @@ from tests.support.raw import raw_message
 from pairbus import envelope
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Route
 from pairbus.pairing.options import backlog_path
+from pairbus.pipeline.report import summarise
 from pairbus.pipeline.servicebus.options import Access
 from pairbus.pipeline.spark_syphon import SparkSyphonError, SparkSyphonReport, run_spark_syphon
-from pairbus.pipeline.summary import summarise
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 
 QUEUES = 3

@@ -12,7 +12,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from pairbus.amqp.message import message_key, read_facts
 from pairbus.pairing.sdk import message_ids
-from pairbus.pipeline.reality import message_id_inside
+from pairbus.pipeline.audit import message_id_inside
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ from pairbus.ledger import (
     is_backlog_queue,
     open_files,
     publish_orphans,
-    scribe,
 )
 from pairbus.ledger.files import files_as_they_are, give_final_name
 from pairbus.ledger.records import hashed_id
@@ -245,7 +244,7 @@ class FullDisk:
 def test_a_full_disk_stops_nobody_and_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(room=150)
     monkeypatch.setattr(os, "write", disk)
-    monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("pairbus.ledger.writer._RETRY_SECONDS", 0.01)
     limits = LedgerLimits(flush_seconds=0.001, pending_records=50)
     with LedgerWriter(tmp_path, limits=limits) as writer:
         writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["first"]))
@@ -271,7 +270,7 @@ def test_the_messages_of_a_waiting_batch_count_against_the_limit(
 ) -> None:
     disk = FullDisk(room=0)
     monkeypatch.setattr(os, "write", disk)
-    monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("pairbus.ledger.writer._RETRY_SECONDS", 0.01)
     with LedgerWriter(tmp_path, limits=LedgerLimits(flush_seconds=0.001, pending_records=50)) as writer:
         writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["first"]))
         wait_until(lambda: disk.refused > 0)
@@ -306,7 +305,7 @@ class RefusedStep:
         self._fsync, self._rename = os.fsync, os.rename
         monkeypatch.setattr(os, "fsync", self.fsync)
         monkeypatch.setattr(os, "rename", self.rename)
-        monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("pairbus.ledger.writer._RETRY_SECONDS", 0.01)
 
     def has_refused(self, times: int) -> bool:
         return self.refused >= times
@@ -426,7 +425,7 @@ def test_the_thread_survives_what_nobody_thought_of(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", surprise)
-    monkeypatch.setattr(scribe, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("pairbus.ledger.writer._RETRY_SECONDS", 0.01)
     with LedgerWriter(tmp_path, limits=BY_TIME) as writer:
         writer.record(CompletedOperation(Operation.SEND, "contoso", "orders", message_ids=["before"]))
         wait_until(lambda: "nobody thought of" in caplog.text)

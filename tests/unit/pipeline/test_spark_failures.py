@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from pairbus.cli.foreground import refusing_spark_errors
 from pairbus.cli.output import Refusal
-from pairbus.pipeline.failures import LONGEST, cause_of
+from pairbus.pipeline.session import LONGEST, cause_of
 
 WORKER = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read. Traceback (most recent call last):
   File "worker.py", line 3, in main

@@ -7,9 +7,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, closed_files
-from pairbus.pipeline.copies import Numbers, Spans, covered, in_doubt
 from pairbus.pipeline.gold import Pricing
-from pairbus.pipeline.store import Manifest, TableStore
+from pairbus.pipeline.store import Manifest, Numbers, Spans, TableStore, covered, in_doubt
 
 
 def name(number: int, process: str = "shop-4711-0badcafe") -> str:
