@@ -373,7 +373,7 @@ def test_the_report_says_it_in_one_sentence_and_adds_up(spark: SparkSession, tab
     assert verdict(told) == "1 of 23 accepted messages is lost."
     assert [row["message_id"] for row in told.lost] == ["lost"]
     assert sorted(row["message_id"] for row in told.duplicated) == ["b3", "doubt"]
-    assert doubts(told)[0].startswith("Waiting messages are waiting by the ledger")
+    assert doubts(told)[0].startswith("Still waiting, according to the ledger")
     assert [(span.state, span.end_s is None) for span in told.states] == [("suspect", False), ("failed over", False)]
     assert sum(told.sends.values["primary"]) == 15
     assert sum(told.sends.values["backlog"]) == 8
