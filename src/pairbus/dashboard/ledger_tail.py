@@ -17,9 +17,8 @@ from pairbus.ledger.records import (
     LEDGER_OPERATIONS,
     SCHEMA_VERSION,
     Operation,
-    Outcome,
+    Record,
     Role,
-    Route,
     is_backlog_queue,
 )
 from pairbus.publishing.flows import DAY_SECONDS
@@ -29,28 +28,12 @@ READ_AT_ONCE_BYTES = 32 * 1024 * 1024
 _SILENT = LEDGER_OPERATIONS | {Operation.TRANSITION}
 
 
-class _Line(msgspec.Struct):
-    """The fields of a record that are used here."""
-
-    v: int
-    at_us: int
-    role: Role
-    operation: Operation
-    namespace: str = ""
-    entity: str = ""
-    destination: str | None = None
-    route: Route | None = None
-    outcome: Outcome = Outcome.OK
-    bytes: int = 0
-    billed: int | None = None
-
-
 class LedgerTail:
     """Follows the ledger files of one folder and adds up the operations of one day, UTC."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._decoder = msgspec.json.Decoder(_Line)
+        self._decoder = msgspec.json.Decoder(Record)
         self._day = -1
         self._offsets: dict[str, int] = {}
         # By key, and whether the namespace itself recorded it.

@@ -31,6 +31,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -390,21 +391,13 @@ def _check_backlog(primary_name: str, access: Mapping[str, str]) -> None:
         )
 
 
-class _Line(msgspec.Struct):
-    role: str = ""
-    message_id: str | None = None
-    entity: str = ""
-    source: str | None = None
-    route: str | None = None
-
-
 def unread_ids(ledger: Path, read: Collection[str]) -> frozenset[str]:
-    """The messages of which something is told in files that are not `read`: being written, or published since.
+    """The messages that have records in files that are not `read`: being written, or published since.
 
-    Only what concerns backlogs and spools: the rest is of no interest to a look.
+    Only records about backlogs and spools count: the others do not matter for a look. Lines of newer writers count too.
     """
-    decoder = msgspec.json.Decoder(_Line)
-    found: set[str] = set()
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    ids: set[str] = set()
     for path in [*open_files(ledger), *closed_files(ledger)]:
         if path.name in read:
             continue
@@ -413,12 +406,13 @@ def unread_ids(ledger: Path, read: Collection[str]) -> frozenset[str]:
                 line = decoder.decode(raw)
             except msgspec.DecodeError:  # torn, or being written
                 continue
-            # A namespace's own records prove nothing about backlogs, and have the look itself.
-            if line.role == Role.NAMESPACE or not line.message_id:
+            # A namespace's own records prove nothing about backlogs, and include the look itself.
+            if line.get("role") == Role.NAMESPACE or not line.get("message_id"):
                 continue
-            if line.source or line.route == Route.SPOOL or is_backlog_queue(line.entity):
-                found.add(line.message_id)
-    return frozenset(found)
+            on_backlog = is_backlog_queue(str(line.get("entity", "")))
+            if on_backlog or line.get("source") or line.get("route") == Route.SPOOL:
+                ids.add(str(line["message_id"]))
+    return frozenset(ids)
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
 
 from pyspark.sql import types as t
 
+from pairbus.ledger.records import Record
+
+_SPARK_TYPES: dict[type, t.DataType] = {str: t.StringType(), int: t.LongType(), bool: t.BooleanType()}
 _TEXT, _LONG, _INT = t.StringType(), t.LongType(), t.IntegerType()
 _TIME, _DAY, _BOOL, _REAL = t.TimestampType(), t.DateType(), t.BooleanType(), t.DoubleType()
 _MONEY = t.DecimalType(38, 12)
@@ -40,36 +44,59 @@ def _table(name: str, meaning: str, *columns: tuple[str, t.DataType, str]) -> Ta
     return Table(name, meaning, tuple(Column(*column) for column in columns))
 
 
+BROKEN = "_broken"
+"""The column of a ledger line that Spark could not parse."""
+
+
+def _spark_type(kind: Any) -> t.DataType:
+    """The Spark type of a field of `Record`; an optional field is of the same type, nullable."""
+    (plain,) = [part for part in (get_args(kind) or (kind,)) if part is not type(None)]
+    return next(spark for python, spark in reversed(_SPARK_TYPES.items()) if issubclass(plain, python))
+
+
+_RECORD_TYPES = {name: _spark_type(kind) for name, kind in get_type_hints(Record).items()}
+LINE_SCHEMA = t.StructType(
+    [*(t.StructField(name, kind) for name, kind in _RECORD_TYPES.items()), t.StructField(BROKEN, _TEXT)]
+)
+"""A ledger line: the fields of `Record`. A field that an older writer left out is null or its default; one that a newer
+writer added is ignored."""
+
+
+def _recorded(name: str, meaning: str) -> tuple[str, t.DataType, str]:
+    """A column with the type that the field has in `Record`."""
+    return name, _RECORD_TYPES[name], meaning
+
+
 SILVER = _table(
     "silver",
     "One row for each ledger record, cleaned.",
-    ("process", _TEXT, "who recorded it: host, process id and a random part"),
-    ("n", _LONG, "number of the record within the process"),
+    _recorded("process", "who recorded it: host, process id and a random part"),
+    _recorded("n", "number of the record within the process"),
     ("at", _TIME, "when the operation ended, by the process's clock, UTC"),
-    ("role", _TEXT, "client, syphon, receiver or namespace"),
-    ("operation", _TEXT, "what was done; the ledger's reference lists all"),
-    ("entity", _TEXT, "where it was done, in lower case"),
+    _recorded("role", "client, syphon, receiver or namespace"),
+    _recorded("operation", "what was done; the ledger's reference lists all"),
+    _recorded("entity", "where it was done, in lower case"),
     ("target", _TEXT, "the application's entity it was done for, where that is known, else `entity`"),
     ("primary", _TEXT, "the primary's name: the head of a backlog queue's path, else the namespace's first label"),
     ("backlog", _TEXT, "the backlog queue that took part, null if none did"),
     ("on_backlog", _BOOL, "whether `entity` is a backlog queue"),
-    ("route", _TEXT, "primary, backlog, spool or syphon"),
-    ("outcome", _TEXT, "ok, failed, unknown (no answer) or empty (nothing received)"),
-    ("message_id", _TEXT, "the message's id, or its salted hash"),
-    ("id_hashed", _BOOL, "whether it is a hash"),
-    ("bytes", _LONG, "size of the message, 0 if not known"),
-    ("billed", _LONG, "billed operations"),
-    ("error", _TEXT, "class of the error"),
-    ("latency_us", _LONG, "how long the operation took, in microseconds"),
-    ("episode", _TEXT, "the failover it belongs to"),
-    ("state_from", _TEXT, "for a transition: the state before"),
-    ("state_to", _TEXT, "for a transition: the state after"),
-    ("cause", _TEXT, "why a state changed, a message was dead-lettered, or records are missing"),
-    ("count", _LONG, "for a gap: how many operations are missing, else 1"),
-    ("address", _TEXT, "of a namespace's own records: the host and port that clients may name it by"),
+    _recorded("route", "primary, backlog, spool or syphon"),
+    _recorded("outcome", "ok, failed, unknown (no answer) or empty (nothing received)"),
+    _recorded("message_id", "the message's id, or its salted hash"),
+    _recorded("id_hashed", "whether it is a hash"),
+    _recorded("bytes", "size of the message, 0 if not known"),
+    _recorded("billed", "billed operations"),
+    _recorded("error", "class of the error"),
+    _recorded("latency_us", "how long the operation took, in microseconds"),
+    _recorded("episode", "the failover it belongs to"),
+    _recorded("state_from", "for a transition: the state before"),
+    _recorded("state_to", "for a transition: the state after"),
+    _recorded("cause", "why a state changed, a message was dead-lettered, or records are missing"),
+    _recorded("count", "for a gap: how many operations are missing, else 1"),
+    _recorded("address", "of a namespace's own records: the host and port that clients may name it by"),
     ("file", _TEXT, "the ledger file it was read from"),
     ("day", _DAY, "day of `at`; partition"),
-    ("namespace", _TEXT, "namespace where it was done, in lower case; partition"),
+    _recorded("namespace", "namespace where it was done, in lower case; partition"),
 )
 
 QUARANTINE = _table(

@@ -11,49 +11,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
 from pairbus.costs.rules import RULES, UNIT_BYTES, Billing, FlowName, Rule
-from pairbus.ledger.records import BACKLOG_SEGMENT, SCHEMA_VERSION, Operation, Outcome, Role, Route
+from pairbus.ledger.records import BACKLOG_SEGMENT, SCHEMA_VERSION, Operation, Outcome, Record, Role, Route
+from pairbus.pipeline.schemas import BROKEN, LINE_SCHEMA, SILVER
 
-BROKEN = "_broken"
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Record)}
 _DAY_MICROSECONDS = 86_400_000_000
 _MOST_NAMESPACE_BYTES = 240
 """Silver has a folder for each namespace, and a folder's name may have 255 bytes."""
-
-LINE_SCHEMA = t.StructType(
-    [
-        t.StructField("v", t.IntegerType()),
-        t.StructField("n", t.LongType()),
-        t.StructField("process", t.StringType()),
-        t.StructField("at_us", t.LongType()),
-        t.StructField("role", t.StringType()),
-        t.StructField("operation", t.StringType()),
-        t.StructField("namespace", t.StringType()),
-        t.StructField("entity", t.StringType()),
-        t.StructField("address", t.StringType()),
-        t.StructField("destination", t.StringType()),
-        t.StructField("source", t.StringType()),
-        t.StructField("route", t.StringType()),
-        t.StructField("outcome", t.StringType()),
-        t.StructField("message_id", t.StringType()),
-        t.StructField("id_hashed", t.BooleanType()),
-        t.StructField("bytes", t.LongType()),
-        t.StructField("billed", t.LongType()),
-        t.StructField("error", t.StringType()),
-        t.StructField("latency_us", t.LongType()),
-        t.StructField("episode", t.StringType()),
-        t.StructField("state_from", t.StringType()),
-        t.StructField("state_to", t.StringType()),
-        t.StructField("cause", t.StringType()),
-        t.StructField("count", t.LongType()),
-        t.StructField(BROKEN, t.StringType()),
-    ]
-)
-"""The fields of a ledger line that the tables use. A field that an older writer left out is null or its
-default; one that a newer writer added is ignored."""
 
 
 def read_lines(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
@@ -81,41 +50,33 @@ def broken() -> Column:
 
 
 def silver(lines: DataFrame) -> DataFrame:
-    """Clean records, with the columns of `pairbus.pipeline.schemas.SILVER`."""
+    """Clean records, with the columns of `SILVER`."""
     clean = lines.where(~broken())
     namespace, entity = f.lower(f.coalesce("namespace", f.lit(""))), f.lower(f.coalesce("entity", f.lit("")))
     destination, source = f.lower("destination"), f.lower("source")
     on_backlog = f.contains(entity, f.lit(BACKLOG_SEGMENT))
     at = f.timestamp_micros("at_us")
-    return clean.select(
-        "process",
-        "n",
-        at.alias("at"),
-        "role",
-        "operation",
-        entity.alias("entity"),
-        f.coalesce(destination, entity).alias("target"),
-        _primary(namespace, entity, source, on_backlog).alias("primary"),
-        f.when(on_backlog, entity).otherwise(source).alias("backlog"),
-        on_backlog.alias("on_backlog"),
-        "route",
-        f.coalesce("outcome", f.lit(Outcome.OK.value)).alias("outcome"),
-        "message_id",
-        f.coalesce("id_hashed", f.lit(False)).alias("id_hashed"),
-        f.coalesce("bytes", f.lit(0)).alias("bytes"),
-        _billed().alias("billed"),
-        "error",
-        f.coalesce("latency_us", f.lit(0)).alias("latency_us"),
-        "episode",
-        "state_from",
-        "state_to",
-        "cause",
-        f.coalesce("count", f.lit(1)).alias("count"),
-        f.lower("address").alias("address"),
-        "file",
-        utc_day(at).alias("day"),
-        namespace.alias("namespace"),
-    )
+    computed = {
+        "at": at,
+        "entity": entity,
+        "target": f.coalesce(destination, entity),
+        "primary": _primary(namespace, entity, source, on_backlog),
+        "backlog": f.when(on_backlog, entity).otherwise(source),
+        "on_backlog": on_backlog,
+        "billed": _billed(),
+        "address": f.lower("address"),
+        "file": f.col("file"),
+        "day": utc_day(at),
+        "namespace": namespace,
+    }
+    return clean.select(*((computed[name] if name in computed else _field(name)).alias(name) for name in SILVER.names))
+
+
+def _field(name: str) -> Column:
+    """A field of the record, or its default where the writer left it out."""
+    default = _DEFAULTS[name]
+    has_default = default is not None and default is not msgspec.NODEFAULT
+    return f.coalesce(name, f.lit(default)) if has_default else f.col(name)
 
 
 def utc_day(at: Column) -> Column:
