@@ -6,11 +6,13 @@
 
 Both namespaces are child processes. Rates are messages a second of 1 KB; what counts are the ratios.
 
-    bench_syphon.py [--messages 20000] [--profile] [--dead-destination] [--dead-primary] [--profile-servers]
+    bench_syphon.py [--messages N] [--profile] [--own-time | --dead-destination | --dead-primary | --profile-servers]
 
-`--dead-destination`: what one dead destination among ten costs the others. `--dead-primary`: the operations of a syphon
-that faces a dead primary, minute by minute of simulated time, against those of an idle one. `--profile` shows where the
-pump's time goes, `--profile-servers` where the two namespaces' goes.
+- `--own-time`: the syphon's own processor time per message, over a transport in memory that costs next to nothing.
+- `--dead-destination`: what one dead destination among ten costs the others.
+- `--dead-primary`: the operations of a syphon that faces a dead primary, per minute of simulated time, against those of
+  an idle one.
+- `--profile` shows where the pump's time goes, `--profile-servers` where the two namespaces' time goes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ from tests.support.memory_transport import MemoryTransport
 from tests.support.virtual_time import run_in_virtual_time
 
 from pairbus import envelope
+from pairbus.amqp.message import for_delivery, join_batch
+from pairbus.amqp.types import Timestamp
 from pairbus.syphon import Carried, Namespace, Syphon
+from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.planner import PumpRules
 from pairbus.syphon.pump import Pump, PumpOptions
@@ -194,6 +199,87 @@ def profile_servers(count: int) -> None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(22)
 
 
+class _InstantTransport:
+    """Delivers stamped messages as fast as they are received, and takes everything at once."""
+
+    overlapping = True
+    held_messages = 10_000
+
+    def __init__(self, raws: Sequence[bytes]) -> None:
+        self._raws = raws
+        self._next = 0
+        self.taken = 0
+
+    async def open_receiver(self, queue: str) -> Any:
+        return self
+
+    async def receive(self, limit: int, wait: float) -> list[Delivery]:
+        raws = self._raws[self._next : self._next + limit]
+        self._next += len(raws)
+        if not raws:
+            await asyncio.sleep(min(wait, 0.01))
+        renew_at = asyncio.get_running_loop().time() + 30.0
+        return [Delivery(envelope.inspect(raw), None, renew_at) for raw in raws]
+
+    async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        return []
+
+    async def peek(self, from_number: int, count: int) -> list[Peeked]:
+        return []
+
+    async def quiet(self) -> list[Delivery]:
+        return []
+
+    async def send(self, destination: str, raws: Sequence[bytes]) -> None:
+        join_batch(raws)
+        self.taken += len(raws)
+        await asyncio.sleep(0)
+
+    async def reachable(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        return None
+
+
+def _stamped(count: int) -> list[bytes]:
+    """Messages for ten destinations, as a queue delivers them."""
+    raw = encoded(ServiceBusMessage(BODY, message_id="@" * 36))
+    stamps = {
+        "x-opt-enqueued-time": Timestamp(1_700_000_000_000),
+        "x-opt-locked-until": Timestamp(1_800_000_000_000),
+        "x-opt-message-state": 0,
+    }
+    return [
+        for_delivery(
+            envelope.to_backlog(raw.replace(b"@" * 36, f"{n}".ljust(36, "-").encode()), f"q{n % 10}"),
+            delivery_count=0,
+            annotations={"x-opt-sequence-number": n, **stamps},
+            lock_token=bytes(16),
+        )
+        for n in range(1, count + 1)
+    ]
+
+
+def own_time(count: int, profile: cProfile.Profile | None) -> None:
+    raws, path = _stamped(count), "contoso/x-servicebus-transfer/0"
+    seconds = []
+    for _ in range(3):
+        transport: Any = _InstantTransport(raws)
+        pump = Pump(path, transport, PumpOptions(PumpRules()), Logbook(path, "contoso", "standby"))
+        began = time.process_time()
+        if profile is not None:
+            profile.enable()
+        asyncio.run(pump.run(once=True))
+        if profile is not None:
+            profile.disable()
+        seconds.append(time.process_time() - began)
+        assert transport.taken == count
+    print(f"own processor time: {min(seconds) / count * 1e6:.1f} µs per message (best of {len(seconds)} runs)")
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+
+
 async def _operations(queues: int, minutes: Sequence[int], *, dead: bool) -> list[Counter[str]]:
     """What a syphon asks of the namespaces up to each of these minutes."""
     transport = MemoryTransport()
@@ -233,10 +319,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--profile", action="store_true", help="show where the pump's time goes")
+    parser.add_argument("--own-time", action="store_true", help="measure only the syphon's own processor time")
     parser.add_argument("--dead-destination", action="store_true")
     parser.add_argument("--dead-primary", action="store_true")
     parser.add_argument("--profile-servers", action="store_true", help="show where the namespaces' time goes")
     options = parser.parse_args()
+    if options.own_time:
+        own_time(options.messages, cProfile.Profile() if options.profile else None)
+        return
     if options.dead_primary:
         dead_primary()
         return

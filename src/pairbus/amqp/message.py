@@ -57,6 +57,8 @@ STATES = ("active", "deferred", "scheduled")
 """The states of a message in a queue, by their number on the wire."""
 
 _NULL, _LIST8, _LIST32, _MAP8, _MAP32 = 0x40, 0xC0, 0xD0, 0xC1, 0xD1
+_SHORT_TEXTS = b"\xa1\xa3"
+"""The format codes of a string and a symbol of less than 256 bytes."""
 _LOCK_ANNOTATION = b"\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
 """Delivery annotations with one pair, up to the bytes of the token."""
 _NO_DELIVERY_ANNOTATIONS = b"\x00\x53\x71\xc1\x01\x00"
@@ -159,28 +161,24 @@ def _check_order(previous: int, code: int, pos: int) -> None:
 # --- one section ------------------------------------------------------------------------------------------
 
 
-class Pair(NamedTuple):
-    """One pair of a map section: its key, and where its bytes and its value are."""
-
-    key: Any
-    start: int
-    value_at: int
-    end: int
+Pair = tuple[Any, int, int, int]
+"""One pair of a map section: its key, and the offsets of the pair, of its value, and of its end."""
 
 
 def map_pairs(section: bytes) -> list[Pair]:
     """The pairs of a map section. Only the keys are decoded."""
     if not section:
         return []
+    pairs: list[Pair] = []
     try:
         count, pos = _map_content(section, _value_at(section))
-        pairs = []
         for _ in range(count // 2):
-            value_at = skip(section, pos)
+            # Most keys are short strings or symbols; skipping them here saves a call.
+            value_at = pos + 2 + section[pos + 1] if section[pos] in _SHORT_TEXTS else skip(section, pos)
             end = skip(section, value_at)
             encoded = section[pos:value_at]
             key = _cached_key(encoded) if len(encoded) <= _CACHED_KEY_BYTES else decode(encoded)[0]
-            pairs.append(Pair(key, pos, value_at, end))
+            pairs.append((key, pos, value_at, end))
             pos = end
     except IndexError:
         raise AmqpDecodeError("a map section of the message is cut short") from None

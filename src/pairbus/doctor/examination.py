@@ -12,7 +12,8 @@ from pairbus.doctor.findings import Finding, Status, failed, ok, skipped, warnin
 from pairbus.doctor.permissions import LISTEN, MANAGE, SEND, Rights, find_rights, first_line
 from pairbus.doctor.reaching import check_address, check_certificate, check_clock
 from pairbus.pairing.options import backlog_path, differences
-from pairbus.syphon.namespaces import Namespace
+from pairbus.syphon.backlog import count_waiting
+from pairbus.syphon.namespaces import Namespace, NamespaceError
 
 DEFAULT_QUEUES = range(10)
 DEFAULT_PORT = 5672
@@ -137,7 +138,7 @@ async def check_backlog(secondary: Namespace, name: str, queues: Collection[int]
     wanted = {backlog_path(name, number).lower(): backlog_path(name, number) for number in sorted(queues)}
     unlike: list[str] = []
     stopped: list[str] = []
-    waiting = 0
+    present: list[str] = []
     try:
         async with asyncio.timeout(ASK_SECONDS), secondary.administration() as admin:
             async for queue in admin.list_queues():
@@ -147,9 +148,9 @@ async def check_backlog(secondary: Namespace, name: str, queues: Collection[int]
                     stopped.append(f"{queue.name} ({queue.status})")
                 if differences(queue):
                     unlike.append(queue.name)
-                counts = await admin.get_queue_runtime_properties(queue.name)
-                waiting += counts.active_message_count or 0
-    except (AzureError, OSError) as error:
+                present.append(queue.name)
+            depths = await count_waiting(secondary, present)
+    except (AzureError, OSError, NamespaceError) as error:
         return failed(check, f"could not be listed ({first_line(error)})", "try again; the namespace may be busy")
     if stopped:
         return failed(check, f"not active: {', '.join(stopped)}", "set their status to Active")
@@ -162,4 +163,4 @@ async def check_backlog(secondary: Namespace, name: str, queues: Collection[int]
         return warning(
             check, f"other settings than pairing's: {', '.join(unlike)}", "docs/guarantees.md tells which and why"
         )
-    return ok(check, f"all {len(queues)} are there, {waiting} messages wait")
+    return ok(check, f"all {len(queues)} are there, {sum(depth.waiting for depth in depths.values())} messages wait")

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusReceiveMode
 
 from pairbus.aio import SendAvailabilityPairedNamespaceOptions, pair_namespace
@@ -42,6 +41,7 @@ from pairbus.drill.stage import LeftBehindError, Stage, entities_on, set_sending
 from pairbus.errors import PairbusError
 from pairbus.failover import EntityState
 from pairbus.pairing.options import backlog_path
+from pairbus.syphon.backlog import count_waiting
 from pairbus.syphon.service import Syphon
 
 LOOK_AGAIN_SECONDS = 0.1
@@ -253,14 +253,12 @@ class _Drill:
         self._say(f"{self._elapsed():6.1f} s  '{name}' is {event.after.value}")
 
     async def _waiting(self) -> int:
-        return sum([await self._depth(number) for number in range(self._queues)])
+        return await self._depth(*range(self._queues))
 
-    async def _depth(self, number: int) -> int:
-        async with self._stage.namespace("secondary").administration() as admin:
-            with contextlib.suppress(ResourceNotFoundError):
-                counts = await admin.get_queue_runtime_properties(backlog_path(self._stage.primary_name, number))
-                return int(counts.active_message_count or 0)
-        return 0
+    async def _depth(self, *numbers: int) -> int:
+        paths = [backlog_path(self._stage.primary_name, number) for number in numbers]
+        depths = await count_waiting(self._stage.namespace("secondary"), paths)
+        return sum(depth.waiting for depth in depths.values())
 
     def _live(self, metric: str, entity: str | None) -> Value:
         match metric:

@@ -232,8 +232,7 @@ class Syphon:
             self._published = publish(self, self.options.state_dir, recorded_primary, self._secondary.host)
             try:
                 if self.options.include_extra:
-                    extra = await extra_queues(self._secondary, self.primary_name, self.numbers)
-                    await self._pump_all(extra, transport, once=True)
+                    await self._pump_all(await self.extra_queues(), transport, once=True)
                 await self._pump_all(self._paths(), transport, once=once)
             finally:
                 if self._published is not None:
@@ -307,6 +306,10 @@ class Syphon:
 
     def _paths(self) -> list[str]:
         return [backlog_path(self.primary_name, number) for number in self.numbers]
+
+    async def extra_queues(self) -> list[str]:
+        """Backlog queues of this primary in the secondary other than those with our numbers."""
+        return await extra_queues(self._secondary, self.primary_name, self.numbers)
 
     async def depth(self) -> int:
         """How many messages wait in the backlog queues with our numbers."""
