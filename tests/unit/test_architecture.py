@@ -17,18 +17,8 @@ import pytest
 import pairbus
 
 PACKAGE = Path(pairbus.__file__).parent
+ARCHITECTURE = Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md"
 
-# Modules that are pure and do not say so yet.
-UNCLAIMED = (
-    "pairbus.embedded.entities",
-    "pairbus.amqp.codec",
-    "pairbus.amqp.engine",
-    "pairbus.amqp.frames",
-    "pairbus.amqp.links",
-    "pairbus.amqp.outcomes",
-    "pairbus.amqp.sasl",
-    "pairbus.amqp.types",
-)
 IMPURE_LIBRARIES = frozenset({"asyncio", "socket", "threading", "time", "random", "azure", "pyspark"})
 
 # Who may import a library that most of the package must not know.
@@ -124,12 +114,31 @@ def claims_to_be_pure(module: str) -> bool:
     return False
 
 
-PURE = [module for module in SOURCES if claims_to_be_pure(module) or belongs(module, UNCLAIMED)]
+PURE = [module for module in SOURCES if claims_to_be_pure(module)]
 
 
 @pytest.mark.parametrize("module", PURE)
 def test_pure_modules_reach_nothing_impure(module: str) -> None:
     assert not way_to_impure(module, set()), "a PURE module must not reach a clock, a thread, a socket or the SDK"
+
+
+def test_the_architecture_page_names_pure_modules_that_say_so() -> None:
+    rows = re.findall(r"^\| (`[^|]+`) \| PURE\.", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert named
+    for name in named:
+        module = f"pairbus.{name.removesuffix('.py').strip('/').replace('/', '.')}"
+        assert resolve(module) in (module, f"{module}.__init__"), f"{name} does not exist"
+        assert claims_to_be_pure(module), f"{name} must say PURE in the first line of its docstring"
+
+
+@pytest.mark.parametrize(("walk", "most"), [("Send", 10), ("Home", 15), ("Answer", 12)])
+def test_a_walk_is_short_and_its_files_exist(walk: str, most: int) -> None:
+    text = ARCHITECTURE.read_text(encoding="utf-8").partition(f"### {walk}\n")[2].partition("\n#")[0]
+    files = re.findall(r"^\d+\. `([^`]+)`", text, re.MULTILINE)
+    assert 1 < len(files) <= most
+    assert len(set(files)) == len(files)
+    assert [name for name in files if not (PACKAGE / name).is_file()] == []
 
 
 @pytest.mark.parametrize("reserved", sorted(RESERVED))

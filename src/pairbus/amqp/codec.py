@@ -1,4 +1,4 @@
-"""AMQP 1.0 values to bytes and back (OASIS AMQP 1.0, part 1, 1.2 type encodings).
+"""PURE. AMQP 1.0 values to bytes and back (OASIS AMQP 1.0, part 1, 1.2 type encodings).
 
 - The exact type survives a round trip: `decode(encode(v))` is `v` with the same Python type. A `Long` comes back as a
   plain `int`, a tuple as a list. The encoding does not survive: values are written in their shortest form.

@@ -1,4 +1,4 @@
-"""One AMQP 1.0 connection without IO: bytes and the time in, events and bytes out.
+"""PURE. One AMQP 1.0 connection without IO: bytes and the time in, events and bytes out.
 
 OASIS AMQP 1.0, part 2: 2.2 version negotiation, 2.4 connections (2.4.5 idle timeout), 2.5 sessions, 2.6 links; Proton
 implements the protocol itself. Bytes pass through `sasl`, then `frames`, then Proton, which reports events.

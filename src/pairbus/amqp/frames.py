@@ -1,4 +1,4 @@
-"""Reads and patches AMQP frames on their way into and out of Proton.
+"""PURE. Reads and patches AMQP frames on their way into and out of Proton.
 
 OASIS AMQP 1.0, part 2: 2.3 framing, 2.7.5 transfer, 2.7.6 disposition, 2.8.11 message format.
 

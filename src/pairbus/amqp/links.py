@@ -1,4 +1,4 @@
-"""Links and deliveries of one connection: thin handles on Proton's C objects.
+"""PURE. Links and deliveries of one connection: thin handles on Proton's C objects.
 
 OASIS AMQP 1.0, part 2: 2.6.3 establishing a link, 2.6.7 flow control, 2.6.12 transferring a message; part 3: 3.4
 delivery state, 3.5 sources and targets.

@@ -1,4 +1,4 @@
-"""AMQP errors and delivery states, and the exceptions of an AMQP client.
+"""PURE. AMQP errors and delivery states, and the exceptions of an AMQP client.
 
 OASIS AMQP 1.0, part 2, 2.8.14 error; part 3, 3.4 delivery state; part 4, 4.5.5 declared and 4.5.6 transactional-state.
 

@@ -1,4 +1,4 @@
-"""The SASL exchange before AMQP itself (OASIS AMQP 1.0, part 5, 5.3).
+"""PURE. The SASL exchange before AMQP itself (OASIS AMQP 1.0, part 5, 5.3).
 
 Most clients are anonymous here and prove their rights later, with tokens. Plain AMQP clients may log in with the name
 and key of an authorization rule (PLAIN).

@@ -1,4 +1,4 @@
-"""The values of AMQP 1.0 in Python (OASIS AMQP 1.0, part 1, 1.6 primitive type definitions).
+"""PURE. The values of AMQP 1.0 in Python (OASIS AMQP 1.0, part 1, 1.6 primitive type definitions).
 
 - A type that Python lacks is a small subclass (`UInt`, `Symbol`, `Timestamp` ...): values compare and print naturally.
 - A plain `int` is an AMQP long, a plain `float` a double, `str` a string, `bytes` binary.

@@ -1,4 +1,4 @@
-"""PURE. The flow of messages: which way operations moved them, over the last hour and at which speed now."""
+"""PURE. The flows of the last hour, and their speed now."""
 
 from __future__ import annotations
 

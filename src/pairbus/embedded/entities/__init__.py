@@ -1,0 +1,1 @@
+"""PURE. The entities of the embedded namespace: queues, topics, subscriptions, their messages and filters."""
