@@ -145,11 +145,11 @@ def syphon(
 
 
 def _control(socket: Path, command: str, *, as_json: bool) -> int:
-    from pairbus.syphon.control import ControlError, ask
+    from pairbus.syphon.control import ControlSocketError, ask
 
     try:
         answer = ask(socket, command)
-    except ControlError as error:
+    except ControlSocketError as error:
         raise Refusal(str(error)) from error
     if as_json:
         print_json(answer)
@@ -180,7 +180,7 @@ def _run(
 
     from pairbus.syphon import Syphon
     from pairbus.syphon.backlog import no_backlog
-    from pairbus.syphon.control import ControlError, control_socket
+    from pairbus.syphon.control import ControlSocketError, control_socket
 
     async def run(syphon: Syphon) -> SyphonState:
         async with contextlib.AsyncExitStack() as stack:
@@ -199,7 +199,7 @@ def _run(
         report = asyncio.run(run(Syphon(primary, secondary, **options)))
         if once and all(queue.state == "missing" for queue in report.queues):
             raise asyncio.run(no_backlog(secondary, options["primary_name"], options["queues"]))
-    except (ValueError, ControlError, RuntimeError, OSError) as error:
+    except (ValueError, ControlSocketError, RuntimeError, OSError) as error:
         raise Refusal(str(error)) from error
     if as_json:
         print_json(report.as_dict())

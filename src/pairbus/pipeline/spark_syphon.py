@@ -218,7 +218,8 @@ async def backlog_depths(
                 "connection string and the rights of its key: a Spark job reads queue depths, which needs Manage."
             ) from error
         raise SparkSyphonError(
-            f"Cannot read the depths of the backlog queues in {secondary.host}: {describe_error(error)}. "
+            f"Cannot read the depths of the backlog queues of {primary_name!r} in {secondary.host}: "
+            f"{describe_error(error)}. "
             + advice(error, "Check that the namespace answers and that the connection string may manage it.")
         ) from error
 

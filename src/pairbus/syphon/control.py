@@ -32,7 +32,7 @@ _LONGEST_PATH = 100
 _ASK_SECONDS = 10.0
 
 
-class ControlError(Exception):
+class ControlSocketError(Exception):
     """The control socket cannot be created, or no syphon answers on it."""
 
 
@@ -40,7 +40,7 @@ class ControlError(Exception):
 async def control_socket(syphon: Syphon, path: Path) -> AsyncIterator[None]:
     """Answer on `path` while the context lasts. A socket that a dead syphon left there is replaced."""
     if len(str(path)) > _LONGEST_PATH:
-        raise ControlError(
+        raise ControlSocketError(
             f"The path of the control socket has {len(str(path))} characters; the system allows {_LONGEST_PATH}. "
             "Choose a shorter one."
         )
@@ -49,7 +49,7 @@ async def control_socket(syphon: Syphon, path: Path) -> AsyncIterator[None]:
     try:
         server = await asyncio.start_unix_server(lambda reader, writer: _serve(syphon, reader, writer), path)
     except OSError as error:
-        raise ControlError(f"Cannot create the control socket {path}: {error.strerror}.") from error
+        raise ControlSocketError(f"Cannot create the control socket {path}: {error.strerror}.") from error
     finally:
         os.umask(mask)
     try:
@@ -92,9 +92,9 @@ def ask(path: Path, command: str) -> dict[str, Any]:
             with connection.makefile("rb") as lines:
                 answer: dict[str, Any] = json.loads(lines.readline())
     except (OSError, ValueError) as error:
-        raise ControlError(f"No syphon answers on {path} ({error}). Start one with --control {path}.") from error
+        raise ControlSocketError(f"No syphon answers on {path} ({error}). Start one with --control {path}.") from error
     if "error" in answer:
-        raise ControlError(str(answer["error"]))
+        raise ControlSocketError(str(answer["error"]))
     return answer
 
 
@@ -103,10 +103,10 @@ def _remove_stale(path: Path) -> None:
     if path.exists():
         try:
             ask(path, "state")
-        except ControlError:
+        except ControlSocketError:
             path.unlink()
         else:
-            raise ControlError(f"Another syphon answers on {path}. Give each syphon its own control socket.")
+            raise ControlSocketError(f"Another syphon answers on {path}. Give each syphon its own control socket.")
 
 
 def publish(syphon: Syphon, folder: Path | str | None, primary: str, secondary: str) -> PublishedSyphon | None:

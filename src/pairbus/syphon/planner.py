@@ -62,7 +62,7 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class Pause:
+class RetryPause:
     """No attempt is made before `until`; `failures` counts the failures in a row."""
 
     until: float
@@ -70,7 +70,7 @@ class Pause:
     cause: str
 
     @classmethod
-    def after(cls, previous: Pause | None, backoff: Backoff, now: float, draw: float, cause: str) -> Pause:
+    def after(cls, previous: RetryPause | None, backoff: Backoff, now: float, draw: float, cause: str) -> RetryPause:
         failures = previous.failures + 1 if previous is not None else 1
         return cls(now + backoff.seconds(failures, draw), failures, cause)
 
@@ -134,7 +134,7 @@ class PumpRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendBatch:
     """Send these messages to the destination as one batch."""
 
     destination: str
@@ -190,7 +190,7 @@ class Probe:
     """Check whether the primary answers at all."""
 
 
-Action = Send | Complete | Release | Bury | Peek | Seek | Probe
+Action = SendBatch | Complete | Release | Bury | Peek | Seek | Probe
 
 
 # --- lanes ------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Lane:
     in_flight: tuple[Item, ...] = ()
     started_at: float = 0.0
     held: list[Delivery] = field(default_factory=list)
-    pause: Pause | None = None
+    pause: RetryPause | None = None
     missing_until: float = 0.0
     token_refusals: int = 0
     """How many sends in a row the primary refused because of our credential, the first of them at `refused_since`."""
@@ -283,8 +283,8 @@ class Planner:
     rules: PumpRules = field(default_factory=PumpRules)
     rate: RateLimit = field(default_factory=lambda: RateLimit(None))
     lanes: dict[str, Lane] = field(default_factory=dict)
-    primary_pause: Pause | None = None
-    turn_pause: Pause | None = None
+    primary_pause: RetryPause | None = None
+    turn_pause: RetryPause | None = None
     """Another syphon holds earlier messages of this queue: let it go first."""
     in_hand: int = 0
     in_hand_bytes: int = 0
@@ -384,7 +384,7 @@ class Planner:
             return None
         return item
 
-    def sent(self, send: Send, error: SendError | None, now: float, draw: float) -> None:
+    def sent(self, send: SendBatch, error: SendError | None, now: float, draw: float) -> None:
         """The primary took the batch (no error), or did not."""
         lane = self.lanes[send.destination]
         lane.in_flight = ()
@@ -411,14 +411,14 @@ class Planner:
             self._put_back(lane, send)
             lane.refused_since = lane.refused_since if lane.token_refusals else now
             lane.token_refusals = lane.token_refusals + 1 if error.token_refused else 0
-            lane.pause = Pause.after(lane.pause, self.rules.destination_backoff, now, draw, str(error))
+            lane.pause = RetryPause.after(lane.pause, self.rules.destination_backoff, now, draw, str(error))
             if self.primary_pause is not None:
                 self._release(self._take_all(lane))
                 return
             self._slim(lane)
             self._wants_probe = self._wants_probe or error.failure is SendFailure.UNREACHABLE
 
-    def _accepted(self, lane: Lane, send: Send) -> None:
+    def _accepted(self, lane: Lane, send: SendBatch) -> None:
         whole: list[Item] = []
         deliveries: list[Delivery] = []
         for item in send.items:
@@ -488,7 +488,7 @@ class Planner:
         if answers:
             self.primary_pause = None
             return
-        self.primary_pause = Pause.after(
+        self.primary_pause = RetryPause.after(
             self.primary_pause, self.rules.primary_backoff, now, draw, "the primary does not answer"
         )
         self._release_waiting()
@@ -585,7 +585,7 @@ class Planner:
         self._bury(restored.dead_letters)
         if restored.items:
             lane.in_flight, lane.started_at = restored.items, now
-            self._actions.append(Send(lane.destination, restored.items, restored.raws))
+            self._actions.append(SendBatch(lane.destination, restored.items, restored.raws))
 
     def _in_turn(self, lane: Lane, now: float, draw: float) -> bool:
         """Whether the first waiting message may go: no earlier message for its destination is in other hands.
@@ -614,7 +614,7 @@ class Planner:
         return first < lowest
 
     def _let_others_go_first(self, now: float, draw: float, cause: str) -> None:
-        self.turn_pause = Pause.after(self.turn_pause, self.rules.turn_backoff, now, draw, cause)
+        self.turn_pause = RetryPause.after(self.turn_pause, self.rules.turn_backoff, now, draw, cause)
         self._reads_slowly = False
 
     def free_slots(self, now: float) -> int:
@@ -676,7 +676,7 @@ class Planner:
         self.in_hand += sign
         self.in_hand_bytes += sign * item.message.size
 
-    def _put_back(self, lane: Lane, send: Send) -> None:
+    def _put_back(self, lane: Lane, send: SendBatch) -> None:
         # After the receiver was lost we no longer hold them: they are delivered again.
         ours = tuple(item for item in send.items if all(d.sequence_number in self._mine for d in item.deliveries))
         lane.put_back(ours)

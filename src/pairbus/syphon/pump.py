@@ -24,15 +24,15 @@ from pairbus.syphon.planner import (
     Backoff,
     Bury,
     Complete,
-    Pause,
     Peek,
     Planner,
     Probe,
     PumpRules,
     RateLimit,
     Release,
+    RetryPause,
     Seek,
-    Send,
+    SendBatch,
 )
 from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, BacklogReceiver, ReceiverLostError, Transport
@@ -119,7 +119,7 @@ class Pump:
         self._ran = False
         self._message_limit = message_limit
         self._backoff = Backoff(options.retry_interval, max(options.retry_interval, 60.0))
-        self._pause: Pause | None = None
+        self._pause: RetryPause | None = None
         self._receiver: BacklogReceiver | None = None
         self._failure: ReceiverLostError | None = None
         self._wake = asyncio.Event()
@@ -236,7 +236,7 @@ class Pump:
             level = logging.DEBUG if was_known or error.unauthorized else logging.WARNING
             log.log(level, "the backlog queue is lost", extra={"queue": self.queue, "cause": str(error)})
         now = asyncio.get_running_loop().time()
-        self._pause = Pause.after(self._pause, self._backoff, now, self._options.draw(), str(error))
+        self._pause = RetryPause.after(self._pause, self._backoff, now, self._options.draw(), str(error))
         while not self._is_stopped and (seconds := self._pause.until - asyncio.get_running_loop().time()) > 0:
             await self._sleep(seconds)
 
@@ -316,7 +316,7 @@ class Pump:
 
     def _start(self, action: Action, receiver: BacklogReceiver) -> None:
         match action:
-            case Send():
+            case SendBatch():
                 self._spawn(self._send(action))
             case Complete():
                 self._spawn(self._complete(action, receiver))
@@ -368,7 +368,7 @@ class Pump:
         self.planner.arrived(deliveries, asyncio.get_running_loop().time())
         self.logbook.received(deliveries, seconds)
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: SendBatch) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         error: SendError | None = None

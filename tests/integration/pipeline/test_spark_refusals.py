@@ -112,7 +112,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_host_that_nobody_knows_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PAIRBUS_SECONDARY", NOWHERE)
     said = said_by("spark", capsys)
-    assert "in nowhere.invalid is could not be found out: Cannot connect to host nowhere.invalid:443" in said
+    assert "in nowhere.invalid: Cannot connect to host nowhere.invalid:443" in said
     assert "Check that the namespace answers" in said
     assert "object at 0x" not in said
 
@@ -123,7 +123,8 @@ def test_a_namespace_that_is_stopped_is_named(
     with EmbeddedNamespace("contoso-standby", data=tmp_path) as stopped:
         monkeypatch.setenv("PAIRBUS_SECONDARY", stopped.connection_string)
     said = said_by("spark", capsys)
-    assert "is could not be found out: Cannot connect to host 127.0.0.1:" in said
+    assert "Cannot read the depths of the backlog queues of 'contoso' in " in said
+    assert ": Cannot connect to host 127.0.0.1:" in said
     assert "Check that the namespace answers" in said
 
 

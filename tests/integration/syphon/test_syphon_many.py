@@ -23,7 +23,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from tests.support.backlogs import backlog_form, ids, make_backlog, put, take
 
-from pairbus.syphon.control import ControlError, ask
+from pairbus.syphon.control import ControlSocketError, ask
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 
 MESSAGES = int(os.environ.get("PAIRBUS_DRAIN_MESSAGES", "4000"))
@@ -58,7 +58,7 @@ class Carrier:
     def runs(self) -> bool:
         try:
             return bool(ask(self._control, "state")["state"] == "running")
-        except ControlError:
+        except ControlSocketError:
             return False
 
     def restored(self) -> int:

@@ -26,7 +26,7 @@ from tests.support.backlogs import backlog_form, encoded, ids, make_backlog, put
 from pairbus import envelope
 from pairbus.syphon import Namespace
 from pairbus.syphon.backlog import no_backlog
-from pairbus.syphon.control import ControlError, ask
+from pairbus.syphon.control import ControlSocketError, ask
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
 
 _numbers = itertools.count()
@@ -244,7 +244,7 @@ def test_a_second_signal_leaves_at_once_and_nothing_is_lost(shop: Shop, transpor
         def told(what: str) -> Any:
             try:
                 return ask(socket, "state")[what]
-            except ControlError:
+            except ControlSocketError:
                 return None
 
         wait_until(lambda: (told("queues") or [{"in_hand": 0}])[0]["in_hand"], what="the message to be on its way")
@@ -381,10 +381,10 @@ def test_a_backlog_queue_that_is_not_there_is_told_with_those_that_are(shop: Sho
         ("syphon --primary-name x --queues 9-0", "--queues '9-0' is out of range"),
         ("syphon --primary-name x --queues a", "--queues 'a' is not a list of numbers"),
         ("syphon --primary-name x --rate 0", "--rate '0' is not a rate: use messages per second, more than 0"),
-        ("syphon --primary-name a/b", "--primary-name 'a/b' is no name of a namespace"),
-        ("syphon --once", "does not say what the backlog queues are called by: give --primary-name"),
+        ("syphon --primary-name a/b", "--primary-name 'a/b' is not a namespace's name"),
+        ("syphon --once", "does not contain the primary's name: add --primary-name"),
         ("syphon --pause", "--pause, --resume and --state need --control"),
-        ("syphon --control /nowhere/at/all --state", "No syphon answers at /nowhere/at/all"),
+        ("syphon --control /nowhere/at/all --state", "No syphon answers on /nowhere/at/all"),
         ("syphon --primary-name x --http 0.0.0.0:1", "'0.0.0.0' is not a loopback address"),
     ],
 )

@@ -28,13 +28,13 @@ from pairbus.syphon.planner import (
     Backoff,
     Bury,
     Complete,
-    Pause,
     Peek,
     Planner,
     Probe,
     RateLimit,
     Release,
-    Send,
+    RetryPause,
+    SendBatch,
 )
 from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
 from pairbus.syphon.sequences import SequenceGuard
@@ -68,8 +68,8 @@ def due(planner: Planner, now: float = 0.0) -> list[Action]:
     return planner.due(now, NOW_MS, 0.5)
 
 
-def only_send(planner: Planner, now: float = 0.0) -> Send:
-    (action,) = [one for one in due(planner, now) if isinstance(one, Send)]
+def only_send(planner: Planner, now: float = 0.0) -> SendBatch:
+    (action,) = [one for one in due(planner, now) if isinstance(one, SendBatch)]
     return action
 
 
@@ -87,7 +87,7 @@ def test_messages_behind_a_foreign_one_of_their_destination_are_released_others_
     due(planner)
     planner.peeked((0, 5), [Peeked(3, "orders"), Peeked(5, "orders"), Peeked(6, "invoices")])
     actions = due(planner)
-    assert [one.destination for one in actions if isinstance(one, Send)] == ["invoices"]
+    assert [one.destination for one in actions if isinstance(one, SendBatch)] == ["invoices"]
     (release,) = [one for one in actions if isinstance(one, Release)]
     assert [one.sequence_number for one in release.deliveries] == [5]
     planner = Planner()
@@ -139,7 +139,7 @@ def test_after_a_failure_only_one_message_is_tried_and_success_brings_the_others
     assert [one.sequence_number for one in release.deliveries] == list(range(2, 51))
     assert (planner.in_hand, planner.held) == (0, 0)
     planner.arrived([delivery(51)], 3.0)
-    assert not any(isinstance(one, Send) for one in due(planner, 3.0)), "2 to 50 come first"
+    assert not any(isinstance(one, SendBatch) for one in due(planner, 3.0)), "2 to 50 come first"
 
 
 def test_every_lock_is_renewed_in_time_also_those_of_what_is_only_held() -> None:
@@ -220,7 +220,7 @@ def test_a_new_lock_for_what_we_have_replaces_the_old_one() -> None:
 def test_a_silent_primary_is_probed_and_everything_released() -> None:
     planner = planner_at_the_head()
     planner.arrived([delivery(1), delivery(2, "invoices")], 0.0)
-    sends = [one for one in due(planner) if isinstance(one, Send)]
+    sends = [one for one in due(planner) if isinstance(one, SendBatch)]
     planner.sent(sends[0], SendError(SendFailure.UNREACHABLE, "amqp:connection:forced"), 0.0, 0.0)
     assert due(planner) == [Probe()]
     assert planner.free_slots(0.0) == 0
@@ -242,14 +242,14 @@ def test_messages_of_a_lost_lock_are_not_sent() -> None:
     planner.arrived([first, second], 0.0)
     planner.lost_locks([first])
     actions = due(planner)
-    assert not any(isinstance(one, Send) for one in actions), "2 waits for 1, which comes again"
+    assert not any(isinstance(one, SendBatch) for one in actions), "2 waits for 1, which comes again"
     assert planner.in_hand == 0
 
 
 def test_a_lost_receiver_forgets_what_waits_and_a_send_under_way_still_counts() -> None:
     planner = planner_at_the_head()
     planner.arrived([delivery(1), delivery(2, "invoices")], 0.0)
-    orders, invoices = (one for one in due(planner) if isinstance(one, Send))
+    orders, invoices = (one for one in due(planner) if isinstance(one, SendBatch))
     planner.lost_receiver()
     planner.sent(orders, None, 0.0, 0.5)
     planner.sent(invoices, DOWN, 0.0, 0.5)
@@ -286,7 +286,7 @@ def test_one_strange_alias_concerns_one_message(alias: str, value: object, reaso
     planner = planner_at_the_head()
     planner.arrived([delivery(1, content=strange), delivery(2, "events")], 0.0)
     actions = due(planner)
-    sends = [one.destination for one in actions if isinstance(one, Send)]
+    sends = [one.destination for one in actions if isinstance(one, SendBatch)]
     buried = [letter.reason for one in actions if isinstance(one, Bury) for letter in one.letters]
     assert buried == ([] if reason is None else [reason])
     assert sorted(sends) == (["events", "orders"] if reason is None else ["events"])
@@ -295,10 +295,10 @@ def test_one_strange_alias_concerns_one_message(alias: str, value: object, reaso
 @pytest.mark.parametrize("draw", [0.0, 0.5, 1.0])
 def test_pauses_grow_to_their_longest_and_jitter_shortens(draw: float) -> None:
     growth = Backoff(first=1.0, longest=120.0, jitter=0.25)
-    pause: Pause | None = None
+    pause: RetryPause | None = None
     lengths = []
     for _ in range(200):
-        pause = Pause.after(pause, growth, 100.0, draw, "down")
+        pause = RetryPause.after(pause, growth, 100.0, draw, "down")
         lengths.append(pause.until - 100.0)
     assert lengths[0] == pytest.approx(1 - 0.25 * draw)
     assert lengths == sorted(lengths)
