@@ -117,6 +117,7 @@ def _explain(message: str, value: Any, kind: Any) -> str:
             return f"{place}'{field[2][:MAX_SHOWN]}' is unknown: {suggest(field[2], _keys(kind))}"
         return f"{place}{field[2]} is missing: expected {_describe(_child(kind, field[2]), field[2])}."
     if text.startswith(_LENGTH):
+        kind = _without_none(kind, value)
         expected = _range(kind.min_length, kind.max_length).removeprefix("from ").removeprefix("of ")
         return f"{place}{key} has {len(value)} entries: expected {expected}."
     if not text.startswith(("Expected", "Invalid")):  # the words of a __post_init__

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pairbus.drill import LeftBehindError, real_stage
-from pairbus.drill.scenario import Entity
+from pairbus.drill.scenario import DrillEntity
 from pairbus.drill.stage import entities_on
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon import Namespace
@@ -131,7 +131,7 @@ entity = "orders"
 count = 3
 [[steps]]
 do = "wait"
-until = "accepted >= 4 or waiting > 3"
+until = ["accepted >= 4", "waiting > 3"]
 within = "300ms"
 [[steps]]
 do = "send"
@@ -146,7 +146,7 @@ def test_a_step_that_never_ends_fails_the_drill_and_what_waits_is_not_lost(tmp_p
     done = drill(str(path), "--quiet")
     assert done.returncode == 1, done.stderr
     assert done.stderr == ""
-    assert "failed: Waited 0.3 s for accepted >= 4 or waiting > 3: accepted is 3, waiting is 3." in (done.stdout)
+    assert "failed: Waited 0.3 s for accepted >= 4, waiting > 3: accepted is 3, waiting is 3." in (done.stdout)
     assert "never: FAILED" in done.stdout
     assert "FAILS" not in done.stdout  # every expectation holds; the step is what failed
 
@@ -253,7 +253,7 @@ def test_what_cannot_be_deleted_is_named_and_the_rest_is_deleted(tmp_path: Path)
         ]
         async with real_stage(*ends) as stage:
             with pytest.raises(LeftBehindError) as caught:
-                async with entities_on(stage, [Entity("orders"), Entity("prices", topic=True)], 2):
+                async with entities_on(stage, [DrillEntity(queue="orders"), DrillEntity(topic="prices")], 2):
                     async with ends[1].administration() as admin:
                         for number in range(2):
                             await admin.create_queue(backlog_path(stage.primary_name, number))

@@ -11,7 +11,7 @@ from pairbus.cli.options import primary_and_secondary
 from pairbus.cli.output import ANSWER_IS_NO, DONE, Refusal, plain, print_json, remark
 
 if TYPE_CHECKING:
-    from pairbus.drill import Result, Scenario
+    from pairbus.drill import DrillResult, Scenario
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +77,7 @@ def drill(
     return DONE if result.passed else ANSWER_IS_NO
 
 
-async def _play(scenario: Scenario, real: bool, primary: str | None, secondary: str | None) -> Result:
+async def _play(scenario: Scenario, real: bool, primary: str | None, secondary: str | None) -> DrillResult:
     from pairbus.drill import embedded_stage, real_stage, run_drill
 
     if not real:
@@ -91,7 +91,7 @@ async def _play(scenario: Scenario, real: bool, primary: str | None, secondary: 
         return await run_drill(scenario, theirs, remark)
 
 
-def _print(result: Result) -> None:
+def _print(result: DrillResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -113,7 +113,7 @@ def _print(result: Result) -> None:
     console.print(verdicts)
     for step in result.steps:
         if step.problem is not None:
-            typer.echo(plain(f"step {step.number} ({step.said}) failed: {step.problem}"))
+            typer.echo(plain(f"step {step.number} ({step.text}) failed: {step.problem}"))
     for message_id in result.lost:
         typer.echo(f"lost: {message_id}")
     for left in result.left_behind:

@@ -128,8 +128,8 @@ def namespace(option: str, value: str | None, variable: str) -> Namespace:
         raise NotRunning(sentence, value=value, start=start, name=None)
     if value.casefold().endswith(".json") and not Path(value).exists():
         raise Refusal(
-            f"The file '{value}' of {option} does not exist: start the embedded namespace that writes this ready file, "
-            "or name another file."
+            f"{option} '{value}' is a file that does not exist: start the embedded namespace that writes this ready "
+            "file, or name another file."
         )
     if "." in value and "/" not in value:
         return Namespace.at(value, _azure_credential(option))

@@ -1,10 +1,10 @@
-"""Where every message is at the end: in its entity, dead-lettered, in the backlog, in the spool."""
+"""Where every message is at the end: in its entity, dead-lettered, in the backlog, in the spool, or nowhere."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,94 +12,105 @@ from typing import Any
 from azure.servicebus import ServiceBusSubQueue
 
 from pairbus.amqp.message import read_facts
-from pairbus.drill.result import MOST_LOST_SHOWN, Account
-from pairbus.drill.scenario import Entity
-from pairbus.drill.sending import SESSIONS, Sent
+from pairbus.drill.scenario import DrillEntity
+from pairbus.drill.senders import SESSIONS
 from pairbus.drill.stage import SUBSCRIPTION, Stage
 from pairbus.pairing.options import backlog_path
 from pairbus.spool import SpoolJournal
 from pairbus.syphon.backlog import DEAD_LETTERS, peek
 from pairbus.syphon.namespaces import Namespace
 
-PEEK_AT_ONCE = 100
-PLACES_AT_ONCE = 16
+PEEK_BATCH = 100
+MAX_PARALLEL_LOOKS = 16
 ALL = 10**9
-READ_AT_ONCE = 1000
-LARGEST_BYTES = 2**40
+READ_BATCH = 1000
+MAX_SPOOL_BYTES = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What became of the messages of one entity, or of all entities. `lost` messages are nowhere."""
+
+    accepted: int = 0
+    refused: int = 0
+    delivered: int = 0
+    dead_lettered: int = 0
+    waiting: int = 0
+    spooled: int = 0
+    lost: int = 0
+    duplicates: int = 0
+
+    @classmethod
+    def sum_of(cls, accounts: Iterable[Account]) -> Account:
+        columns = zip(*(tuple(getattr(account, name) for name in FIELDS) for account in accounts), strict=True)
+        return cls(*map(sum, columns))
+
+
+FIELDS = tuple(Account.__dataclass_fields__)
 
 
 @dataclass(slots=True)
 class Census:
-    """The ids that were seen, by place."""
+    """The message ids that were seen, by place."""
 
     delivered: dict[str, Counter[str]] = field(default_factory=dict)
-    """Copies of each id, by entity."""
+    """How many copies of each id there are, by entity."""
     dead_lettered: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
     spooled: set[str] = field(default_factory=set)
 
-    def account(self, entity: Entity, sent: Sent) -> tuple[Account, list[str]]:
-        """What became of one entity's messages, and the ids of those that are nowhere.
+    def account(
+        self, name: str, accepted: Collection[str], *, refused: int = 0, detects_duplicates: bool = False
+    ) -> tuple[Account, list[str]]:
+        """What became of the messages accepted for one entity, and the ids that are nowhere.
 
-        A message that is delivered and still on its way is there twice as soon as it is carried home, unless the entity
-        detects that.
+        A message that is both delivered and still on its way will be there twice, unless the entity detects duplicates.
         """
-        copies = self.delivered.get(entity.name, Counter())
-        on_its_way = Counter() if entity.duplicate_detection else Counter([*self.waiting, *self.spooled])
-        accepted = set(sent.accepted)
-        lost = [
-            one
-            for one in sent.accepted
-            if not (copies[one] or one in self.dead_lettered or one in self.waiting or one in self.spooled)
-        ]
-        return (
-            Account(
-                accepted=len(sent.accepted),
-                refused=sent.refused,
-                delivered=sum(1 for one in accepted if copies[one]),
-                dead_lettered=len(accepted & self.dead_lettered),
-                waiting=len(accepted & self.waiting),
-                spooled=len(accepted & self.spooled),
-                lost=len(lost),
-                duplicates=sum(max(0, copies[one] + on_its_way[one] - 1) for one in accepted),
-            ),
-            lost[:MOST_LOST_SHOWN],
+        copies = self.delivered.get(name, Counter())
+        on_the_way = Counter() if detects_duplicates else Counter([*self.waiting, *self.spooled])
+        elsewhere = self.dead_lettered | self.waiting | self.spooled
+        ids = set(accepted)
+        lost = [message_id for message_id in accepted if not copies[message_id] and message_id not in elsewhere]
+        account = Account(
+            accepted=len(accepted),
+            refused=refused,
+            delivered=sum(1 for message_id in ids if copies[message_id]),
+            dead_lettered=len(ids & self.dead_lettered),
+            waiting=len(ids & self.waiting),
+            spooled=len(ids & self.spooled),
+            lost=len(lost),
+            duplicates=sum(max(0, copies[message_id] + on_the_way[message_id] - 1) for message_id in ids),
         )
+        return account, lost
 
 
-def sum_of(accounts: Iterable[Account]) -> Account:
-    """The account of all entities together."""
-    together = list(accounts)
-    return Account(*(sum(getattr(one, name) for one in together) for name in Account.__dataclass_fields__))
-
-
-async def take_census(stage: Stage, entities: Iterable[Entity], queues: int, spool: Path | None) -> Census:
-    """Looks everywhere. The paired client must be closed, and both namespaces must answer."""
+async def take_census(stage: Stage, entities: Iterable[DrillEntity], queues: int, spool: Path | None) -> Census:
+    """Look everywhere. The paired client must be closed, and both namespaces must answer."""
     census = Census()
-    places = asyncio.Semaphore(PLACES_AT_ONCE)
+    slots = asyncio.Semaphore(MAX_PARALLEL_LOOKS)
 
-    async def look(found: AsyncIterator[str], put: Callable[[list[str]], None]) -> None:
-        async with places:
-            put([one async for one in found])
+    async def look(ids: AsyncIterator[str], add: Callable[[list[str]], None]) -> None:
+        async with slots:
+            add([message_id async for message_id in ids])
 
     secondary = stage.namespace("secondary")
     async with stage.namespace("primary").client() as client, asyncio.TaskGroup() as group:
         for entity in entities:
+            path = stage.path(entity.name)
             copies = census.delivered[entity.name] = Counter()
-            for receiver in _receivers(client, stage.path(entity.name), entity):
+            for receiver in _receivers(client, path, entity):
                 group.create_task(look(_peek_all(receiver), copies.update))
-            dead = _dead_letters(client, stage.path(entity.name), entity)
-            group.create_task(look(_peek_all(dead), census.dead_lettered.update))
+            group.create_task(look(_peek_all(_dead_letters(client, path, entity)), census.dead_lettered.update))
         for number in range(queues):
             path = backlog_path(stage.primary_name, number)
-            group.create_task(look(_waiting(secondary, path), census.waiting.update))
-            group.create_task(look(_waiting(secondary, path + DEAD_LETTERS), census.dead_lettered.update))
+            group.create_task(look(_peek_backlog(secondary, path), census.waiting.update))
+            group.create_task(look(_peek_backlog(secondary, path + DEAD_LETTERS), census.dead_lettered.update))
     if spool is not None:
-        census.spooled.update(_in_spool(spool))
+        census.spooled.update(_read_spool(spool))
     return census
 
 
-def _receivers(client: Any, path: str, entity: Entity) -> list[Any]:
+def _receivers(client: Any, path: str, entity: DrillEntity) -> list[Any]:
     if entity.topic:
         return [client.get_subscription_receiver(path, SUBSCRIPTION)]
     if entity.sessions:
@@ -107,7 +118,7 @@ def _receivers(client: Any, path: str, entity: Entity) -> list[Any]:
     return [client.get_queue_receiver(path)]
 
 
-def _dead_letters(client: Any, path: str, entity: Entity) -> Any:
+def _dead_letters(client: Any, path: str, entity: DrillEntity) -> Any:
     if entity.topic:
         return client.get_subscription_receiver(path, SUBSCRIPTION, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     return client.get_queue_receiver(path, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
@@ -116,27 +127,26 @@ def _dead_letters(client: Any, path: str, entity: Entity) -> Any:
 async def _peek_all(receiver: Any) -> AsyncIterator[str]:
     async with receiver:
         number = 0
-        while messages := await receiver.peek_messages(PEEK_AT_ONCE, sequence_number=number):
+        while messages := await receiver.peek_messages(PEEK_BATCH, sequence_number=number):
             for message in messages:
                 yield str(message.message_id)
             number = messages[-1].sequence_number + 1
 
 
-async def _waiting(secondary: Namespace, path: str) -> AsyncIterator[str]:
-    async for found in peek(secondary, path, ALL):
-        yield str(found.message_id)
+async def _peek_backlog(secondary: Namespace, path: str) -> AsyncIterator[str]:
+    async for message in peek(secondary, path, ALL):
+        yield str(message.message_id)
 
 
-def _in_spool(folder: Path) -> set[str]:
-    """The ids in the journal."""
-    journal = SpoolJournal(folder, limit_bytes=LARGEST_BYTES)
-    found: set[str] = set()
+def _read_spool(folder: Path) -> set[str]:
+    journal = SpoolJournal(folder, limit_bytes=MAX_SPOOL_BYTES)
+    ids: set[str] = set()
     try:
         for entity in journal.entities():
             last = 0
-            while entries := journal.oldest(entity, after=last, most=READ_AT_ONCE, most_bytes=LARGEST_BYTES):
-                found.update(str(read_facts(entry.raw).message_key) for entry in entries)
+            while entries := journal.oldest(entity, after=last, most=READ_BATCH, most_bytes=MAX_SPOOL_BYTES):
+                ids.update(str(read_facts(entry.raw).message_key) for entry in entries)
                 last = entries[-1].number
     finally:
         journal.close()
-    return found
+    return ids

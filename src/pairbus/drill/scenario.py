@@ -1,4 +1,4 @@
-"""A scenario: what is sent where, what goes wrong when, and what is expected. Read from TOML, all of it checked first.
+"""A scenario: what is sent, what fails when, and what is expected. Read from TOML, and checked before anything starts.
 
     name = "The primary dies"
     expect = ["lost == 0", "p99_send < 2s"]
@@ -15,401 +15,475 @@
     count = 100
 
 docs/drill.md describes every key.
+
+An expectation is one comparison: a name, an operator, and a number, a time, a state or another name. All expectations
+of a list must hold. Their types are checked before anything runs: a count is compared with a number, a time with a
+number and a unit, a state with `healthy`, `suspect` or `failed_over`. The latency of sends that never happened is not
+a number, and no comparison with it holds.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pairbus.drill.expressions import Expression, ExpressionError, parse
-from pairbus.toml import read_toml
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
-LARGEST_BYTES = 256 * 1024
-MOST_STEPS = 200
-MOST_ENTITIES = 50
-MOST_EXPECTATIONS = 100
-MOST_MESSAGES = 1_000_000
-MOST_SENDERS = 64
-HIGHEST_RATE = 10_000
-LARGEST_MESSAGE = 200_000
-LONGEST_SECONDS = 24 * 3600.0
-DEFAULT_WITHIN_SECONDS = 60.0
+from pairbus.toml import TomlError, convert_toml, read_toml, suggest
+
+MAX_FILE_BYTES = 256 * 1024
+MAX_MESSAGES = 1_000_000
+MAX_EXPECTATION_LENGTH = 300
+MAX_DURATION_SECONDS = 24 * 3600.0
 
 NamespaceRole = Literal["primary", "secondary"]
-MODES = ("refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail", "disable")
-ANYWHERE_MODES = ("disable",)
-"""Faults that a real namespace can be given too: the status of a queue or topic of our own is changed."""
+REAL_MODES = ("disable",)
+"""Faults that work on real namespaces too: the drill changes the status of a queue or topic of its own."""
 
-_DURATIONS = ("failover-interval", "ping-primary-interval", "syphon-retry-interval", "send-timeout")
-_FLAGS = ("enable-syphon", "divert-during-interval", "spool")
-_NUMBERS = ("backlog-queue-count", "recovery-pings")
-PAIRING = (*_DURATIONS, *_FLAGS, *_NUMBERS, "backlog-time-to-live", "sdk-retries")
-"""The keys of [pairing]."""
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?", re.ASCII)
 
 
 class ScenarioError(ValueError):
-    """What is wrong with a scenario; one sentence."""
+    """The scenario cannot be used; the text is one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entity:
-    """A queue or topic of the primary that the drill makes for itself."""
+# --- the file -----------------------------------------------------------------------------------------------
 
-    name: str
-    topic: bool = False
+
+class Duration(float):
+    """Seconds, written as '500ms', '30s', '5m' or '1h'."""
+
+    expected = "a duration in quotes, such as '500ms', '30s' or '5m'"
+    minimum = 0.0
+
+
+class PositiveDuration(Duration):
+    minimum = 0.001
+
+
+Rate = Annotated[float, Meta(ge=0.01, le=10_000)]
+MessageCount = Annotated[int, Meta(ge=1, le=MAX_MESSAGES)]
+SenderCount = Annotated[int, Meta(ge=1, le=64)]
+Size = Annotated[int, Meta(ge=0, le=200_000)]
+SmallNumber = Annotated[int, Meta(ge=1, le=100)]
+
+
+class DrillEntity(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """A queue or topic of the primary that the drill creates."""
+
+    queue: str | None = None
+    topic: str | None = None
     sessions: bool = False
     duplicate_detection: bool = False
 
+    def __post_init__(self) -> None:
+        if (self.queue is None) == (self.topic is None):
+            raise ValueError("needs either queue or topic, with its name.")
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"'{self.name[:60]}' is not a name: use letters, digits, '.', '-', '_' and '/'.")
+        if self.topic is not None and self.sessions:
+            raise ValueError("a topic has no sessions: remove the key, or make it a queue.")
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send messages: so many and wait until that is done, or, without a count, in the background until `Stop`."""
+    @property
+    def name(self) -> str:
+        return str(self.topic if self.queue is None else self.queue)
+
+
+class Pairing(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Options of the pairing."""
+
+    failover_interval: Duration | UnsetType = UNSET
+    ping_primary_interval: Duration | UnsetType = UNSET
+    syphon_retry_interval: Duration | UnsetType = UNSET
+    send_timeout: Duration | UnsetType = UNSET
+    enable_syphon: bool | UnsetType = UNSET
+    divert_during_interval: bool | UnsetType = UNSET
+    backlog_queue_count: SmallNumber | UnsetType = UNSET
+    recovery_pings: SmallNumber | UnsetType = UNSET
+    backlog_time_to_live: Literal["restore", "deduct"] | UnsetType = UNSET
+    spool: bool = False
+    sdk_retries: Annotated[int, Meta(ge=0, le=10)] = 3
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys that are options of SendAvailabilityPairedNamespaceOptions, `spool` apart."""
+        values = {key: value for key, value in structs.asdict(self).items() if value is not UNSET}
+        return {key: value for key, value in values.items() if key not in ("spool", "sdk_retries")}
+
+
+class Action(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", tag_field="do"):
+    """One step of a scenario; `do` chooses the class."""
+
+
+class SendAction(Action, frozen=True, tag="send"):
+    """Send `count` messages, and wait until every send has been answered."""
 
     entity: str
-    count: int | None = None
-    rate: float | None = None
-    senders: int = 1
-    size: int = 64
+    count: MessageCount
+    rate: Rate | None = None
+    senders: SenderCount = 1
+    size: Size = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End what sends in the background, to one entity or to all."""
+class StartAction(Action, frozen=True, tag="start"):
+    """Send in the background, `rate` messages per second, until StopAction."""
+
+    entity: str
+    rate: Rate
+    senders: SenderCount = 1
+    size: Size = 64
+
+
+class StopAction(Action, frozen=True, tag="stop"):
+    """Stop the background senders of one entity, or of all."""
 
     entity: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
-    namespace: NamespaceRole
-    mode: str
+class FaultAction(Action, frozen=True, tag="fault"):
+    mode: Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail", "disable"]
+    namespace: NamespaceRole = "primary"
     entity: str | None = None
     condition: str | None = None
-    rate: float | None = None
-    delay: float | None = None
+    rate: Annotated[float, Meta(ge=0, le=10_000)] | None = None
+    delay: PositiveDuration | None = None
+
+    def __post_init__(self) -> None:
+        for key, mode in (("condition", "error"), ("rate", "throttle"), ("delay", "slow")):
+            if (getattr(self, key) is not None) != (self.mode == mode):
+                raise ValueError(f"mode {mode} needs {key}, and no other mode may have it.")
+        if self.mode == "disable" and self.entity is None:
+            raise ValueError("mode disable needs an entity.")
 
 
-@dataclass(frozen=True, slots=True)
-class Clear:
-    namespace: NamespaceRole
+class ClearAction(Action, frozen=True, tag="clear"):
+    namespace: NamespaceRole = "primary"
     entity: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
-    namespace: NamespaceRole
+class KillAction(Action, frozen=True, tag="kill"):
+    namespace: NamespaceRole = "primary"
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
-    namespace: NamespaceRole
+class RestartAction(Action, frozen=True, tag="restart"):
+    namespace: NamespaceRole = "primary"
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    seconds: float
+class PauseAction(Action, frozen=True, tag="pause"):
+    seconds: PositiveDuration = field(name="for")
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    until: Expression
-    within: float = DEFAULT_WITHIN_SECONDS
+class WaitAction(Action, frozen=True, tag="wait"):
+    """Wait until a comparison holds, or all comparisons of a list."""
+
+    until: str | tuple[str, ...]
+    within: PositiveDuration = PositiveDuration(60)
 
 
-@dataclass(frozen=True, slots=True)
-class Carry:
+class SyphonAction(Action, frozen=True, tag="syphon"):
     """Run a syphon until the backlog is empty."""
 
-    within: float = 2 * DEFAULT_WITHIN_SECONDS
+    within: PositiveDuration = PositiveDuration(120)
+
+
+class PurgeAction(Action, frozen=True, tag="purge"):
+    """Delete messages of the backlog. The only step that loses messages: it shows that the drill notices."""
+
+    count: MessageCount | None = None
+
+
+AnyAction = (
+    SendAction
+    | StartAction
+    | StopAction
+    | FaultAction
+    | ClearAction
+    | KillAction
+    | RestartAction
+    | PauseAction
+    | WaitAction
+    | SyphonAction
+    | PurgeAction
+)
+
+
+class ScenarioFile(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    expect: Annotated[
+        tuple[str, ...],
+        Meta(min_length=1, max_length=100, extra={"expected": 'a list of texts, such as ["lost == 0"]'}),
+    ]
+    entities: Annotated[tuple[DrillEntity, ...], Meta(min_length=1, max_length=50)]
+    steps: Annotated[tuple[AnyAction, ...], Meta(min_length=1, max_length=200)]
+    pairing: Pairing = Pairing()
 
 
 @dataclass(frozen=True, slots=True)
-class Purge:
-    """Throw away what waits in the backlog: the one step that loses messages, to see that the drill notices."""
-
-    count: int | None = None
-
-
-Action = Send | Stop | Break | Clear | Kill | Restart | Pause | Wait | Carry | Purge
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
+class DrillStep:
     number: int
-    action: Action
-    said: str
-    """The step as its author wrote it, in short."""
+    action: AnyAction
+    text: str
+    """The step in one line, for people."""
+    until: tuple[Expectation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     name: str
-    entities: Mapping[str, Entity]
-    pairing: Mapping[str, Any]
-    """Options of SendAvailabilityPairedNamespaceOptions, `spool` apart, which is True or absent."""
-    sdk_retries: int
-    steps: tuple[Step, ...]
-    expect: tuple[Expression, ...]
+    entities: Mapping[str, DrillEntity]
+    pairing: Pairing
+    steps: tuple[DrillStep, ...]
+    expect: tuple[Expectation, ...]
 
     @property
     def only_for_embedded(self) -> list[str]:
-        """The steps that a real namespace cannot be asked for."""
+        """The steps that real namespaces cannot do."""
         return [
-            step.said
+            step.text
             for step in self.steps
-            if isinstance(step.action, Kill | Restart)
-            or (isinstance(step.action, Break) and step.action.mode not in ANYWHERE_MODES)
+            if isinstance(step.action, KillAction | RestartAction)
+            or (isinstance(step.action, FaultAction) and step.action.mode not in REAL_MODES)
         ]
 
 
 def read_scenario(path: Path) -> Scenario:
-    """The scenario in a file; ScenarioError in one sentence if it cannot be read or is wrong."""
+    """Read a scenario from a file; ScenarioError if it cannot be read or is wrong."""
     try:
         with path.open("rb") as file:
-            raw = file.read(LARGEST_BYTES + 1)
+            raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ScenarioError(f"The scenario {path} cannot be read: {error.strerror}.") from error
-    if len(raw) > LARGEST_BYTES:
-        raise ScenarioError(f"The scenario {path} has more than {LARGEST_BYTES} bytes.")
+        raise ScenarioError(f"Cannot read the scenario {path}: {error.strerror}.") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise ScenarioError(f"The scenario {path} has more than {MAX_FILE_BYTES:,} bytes: is it the right file?")
     try:
         content = read_toml(raw)
     except ValueError as error:
         raise ScenarioError(f"{path} is not TOML: {error}.") from error
+    return parse_scenario(content, where=str(path))
+
+
+def parse_scenario(content: dict[str, Any], *, where: str = "scenario") -> Scenario:
+    """Check the content of a file; `where` names the file in the ScenarioError."""
     try:
-        return parse_scenario(content)
-    except ScenarioError as error:
-        raise ScenarioError(f"{path}: {error}") from error
-
-
-def parse_scenario(content: Mapping[str, Any]) -> Scenario:
-    table = _Table(content, "the scenario")
-    table.only("name", "expect", "pairing", "entities", "steps")
-    entities = {entity.name: entity for entity in map(_entity, table.tables("entities", MOST_ENTITIES))}
-    if len(entities) < len(content.get("entities", ())):
-        raise ScenarioError("An entity is described twice: describe each queue and topic once.")
-    if not entities:
-        raise ScenarioError("The scenario has no [[entities]]: name at least one queue or topic.")
-    steps = tuple(
-        _step(number, step, entities) for number, step in enumerate(table.tables("steps", MOST_STEPS), start=1)
-    )
-    if not steps:
-        raise ScenarioError("The scenario has no [[steps]]: say what is to happen.")
-    expect = _expectations(content.get("expect", ()), entities)
-    pairing, retries = _pairing(_Table(table.table("pairing"), "pairing"))
-    return Scenario(table.text("name"), entities, pairing, retries, steps, expect)
-
-
-def _expectations(texts: Any, entities: Mapping[str, Entity]) -> tuple[Expression, ...]:
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise ScenarioError('expect is missing: give a list of texts, such as expect = ["lost == 0"].')
-    if len(texts) > MOST_EXPECTATIONS:
-        raise ScenarioError(f"expect has {len(texts)} entries: at most {MOST_EXPECTATIONS} are checked.")
-    return tuple(_expression(text, entities, live=False) for text in texts)
-
-
-def _expression(text: str, entities: Mapping[str, Entity], *, live: bool) -> Expression:
-    try:
-        return parse(text, entities=entities, live=live)
-    except ExpressionError as error:
+        file = convert_toml(content, ScenarioFile, where=where, dec_hook=_duration)
+    except TomlError as error:
         raise ScenarioError(str(error)) from error
+    entities = {entity.name: entity for entity in file.entities}
+    if len(entities) < len(file.entities):
+        raise ScenarioError(f"{where}: An entity is described twice: describe each queue and topic once.")
+    steps = []
+    for number, action in enumerate(file.steps, start=1):
+        name = getattr(action, "entity", None)
+        if name is not None and name not in entities:
+            raise ScenarioError(
+                f"{where}: steps {number}: '{name[:60]}' is not an entity of this drill: {suggest(name, entities)}"
+            )
+        until = _texts(action.until) if isinstance(action, WaitAction) else ()
+        conditions = parse_expectations(until, entities, where=f"{where}: steps {number}", live=True)
+        steps.append(DrillStep(number, action, _describe(content["steps"][number - 1]), conditions))
+    expect = parse_expectations(file.expect, entities, where=where, live=False)
+    return Scenario(file.name, entities, file.pairing, tuple(steps), expect)
 
 
-def _entity(table: _Table) -> Entity:
-    table.only("queue", "topic", "sessions", "duplicate-detection")
-    if ("queue" in table.content) == ("topic" in table.content):
-        raise ScenarioError(f"{table.name} needs either queue or topic, with its name.")
-    topic = "topic" in table.content
-    name = table.text("topic" if topic else "queue")
-    if not _NAME.fullmatch(name):
-        raise ScenarioError(f"{table.name}: '{name[:60]}' is no name: use letters, digits, '.', '-', '_' and '/'.")
-    if topic and table.flag("sessions"):
-        raise ScenarioError(f"{table.name}: a topic has no sessions: leave them out, or make it a queue.")
-    return Entity(name, topic, table.flag("sessions"), table.flag("duplicate-detection"))
+def _duration(kind: type, value: Any) -> Any:
+    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    seconds = float(found[1]) * _UNITS[found[2]] if found else -1.0
+    if not getattr(kind, "minimum", 0.0) <= seconds <= MAX_DURATION_SECONDS:
+        raise ValueError("Expected a duration")
+    return kind(seconds)
 
 
-def _pairing(table: _Table) -> tuple[dict[str, Any], int]:
-    table.only(*PAIRING)
-    options: dict[str, Any] = {}
-    for key in table.content:
-        name = key.replace("-", "_")
-        if key in _DURATIONS:
-            options[name] = table.seconds(key, least=0.0)
-        elif key in _FLAGS:
-            options[name] = table.flag(key)
-        elif key in _NUMBERS:
-            options[name] = table.number(key, 1, 100)
-        elif key == "backlog-time-to-live":
-            options[name] = table.choice(key, ("restore", "deduct"))
-    if not options.get("spool", True):
-        del options["spool"]
-    return options, table.number("sdk-retries", 0, 10, default=3)
+def _texts(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
 
 
-def _step(number: int, table: _Table, entities: Mapping[str, Entity]) -> Step:
-    do = table.choice("do", tuple(_ACTIONS))
-    keys, make = _ACTIONS[do]
-    table.only("do", *keys)
-    name = table.content.get("entity")
-    if name is not None and (not isinstance(name, str) or name not in entities):
-        raise ScenarioError(
-            f"{table.name}: '{str(name)[:60]}' is no entity of this drill: {_meant(str(name), entities)}"
-        )
-    details = ", ".join(f"{key} {value}" for key, value in table.content.items() if key != "do")
-    try:
-        return Step(number, make(table, entities), f"{do} {details}".strip())
-    except ScenarioError as error:
-        text = str(error)
-        raise ScenarioError(text if text.startswith(table.name) else f"{table.name}: {text}") from error
-
-
-def _send(table: _Table, entities: Mapping[str, Entity]) -> Action:
-    return Send(
-        table.text("entity"),
-        table.number("count", 1, MOST_MESSAGES) if "count" in table.content else None,
-        table.real("rate", 0.01, HIGHEST_RATE) if "rate" in table.content else None,
-        table.number("senders", 1, MOST_SENDERS, default=1),
-        table.number("size", 0, LARGEST_MESSAGE, default=64),
+def _describe(table: Mapping[str, Any]) -> str:
+    details = (
+        f"{key} {', '.join(value) if isinstance(value, list) else value}" for key, value in table.items() if key != "do"
     )
+    return f"{table['do']} {', '.join(details)}".strip()
 
 
-def _start(table: _Table, entities: Mapping[str, Entity]) -> Action:
-    table.real("rate", 0.01, HIGHEST_RATE)
-    return _send(table, entities)
+# --- expectations -------------------------------------------------------------------------------------------
+
+STATES = ("healthy", "suspect", "failed_over")
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_COMPARISON = re.compile(r"(.+?)\s*(==|!=|<=|>=|<|>)\s*(.+)", re.DOTALL)
+_OPERAND = re.compile(
+    r"(?P<number>\d{1,12}(?:\.\d{1,6})?)(?P<unit>ms|s|m|h)?"
+    r"|(?P<name>[A-Za-z_]\w*)(?:\(\s*(?:\"(?P<quoted>[^\"]*)\"|(?P<entity>[\w./-]+))\s*\))?",
+    re.ASCII,
+)
+_ENTITY = re.compile(r"\w\([^()]*\)")
+_JOINED = re.compile(r"\b(and|or|not)\b|[()]")
+
+Value = float | str
+Lookup = Callable[[str, str | None], Value]
 
 
-def _break(table: _Table, entities: Mapping[str, Entity]) -> Action:
-    mode = table.choice("mode", MODES)
-    for key, owner in (("condition", "error"), ("rate", "throttle"), ("delay", "slow")):
-        if (key in table.content) != (mode == owner):
-            raise ScenarioError(f"{table.name}: {key} goes with mode {owner}, and only with it.")
-    if mode == "disable" and "entity" not in table.content:
-        raise ScenarioError(f"{table.name}: mode disable is for one entity: name it.")
-    return Break(
-        _role(table),
-        mode,
-        table.content.get("entity"),
-        table.text("condition") if mode == "error" else None,
-        table.real("rate", 0, HIGHEST_RATE) if mode == "throttle" else None,
-        table.seconds("delay") if mode == "slow" else None,
-    )
+class MetricKind(StrEnum):
+    COUNT = "count"
+    TIME = "time"
+    STATE = "state"
 
 
-def _role(table: _Table) -> NamespaceRole:
-    if "namespace" not in table.content:
-        return "primary"
-    return "primary" if table.choice("namespace", ("primary", "secondary")) == "primary" else "secondary"
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A name that an expectation can use: its kind, and whether it is about one entity, the whole drill, or both."""
+
+    kind: MetricKind
+    meaning: str
+    live: bool = True
+    """False: known only after the census, at the end."""
+    scope: Literal["both", "entity", "all"] = "both"
 
 
-def _purge(table: _Table, entities: Mapping[str, Entity]) -> Action:
-    return Purge(table.number("count", 1, MOST_MESSAGES) if "count" in table.content else None)
-
-
-_ACTIONS: dict[str, tuple[tuple[str, ...], Any]] = {
-    "send": (("entity", "count", "rate", "senders", "size"), lambda table, _: _counted(table)),
-    "start": (("entity", "rate", "senders", "size"), _start),
-    "stop": (("entity",), lambda table, _: Stop(table.content.get("entity"))),
-    "fault": (("namespace", "entity", "mode", "condition", "rate", "delay"), _break),
-    "clear": (("namespace", "entity"), lambda table, _: Clear(_role(table), table.content.get("entity"))),
-    "kill": (("namespace",), lambda table, _: Kill(_role(table))),
-    "restart": (("namespace",), lambda table, _: Restart(_role(table))),
-    "pause": (("for",), lambda table, _: Pause(table.seconds("for"))),
-    "wait": (
-        ("until", "within"),
-        lambda table, entities: Wait(
-            _expression(table.text("until"), entities, live=True), table.within(DEFAULT_WITHIN_SECONDS)
-        ),
+METRICS: Mapping[str, Metric] = {
+    "accepted": Metric(MetricKind.COUNT, "messages whose send returned"),
+    "refused": Metric(MetricKind.COUNT, "messages whose send raised: the application knows"),
+    "failovers": Metric(MetricKind.COUNT, "changes to failed over"),
+    "recoveries": Metric(MetricKind.COUNT, "changes from failed over to healthy"),
+    "state": Metric(MetricKind.STATE, "the current state of an entity", scope="entity"),
+    "waiting": Metric(MetricKind.COUNT, "messages in the backlog queues", scope="all"),
+    "spooled": Metric(MetricKind.COUNT, "messages in the spool", scope="all"),
+    "p50_send": Metric(MetricKind.TIME, "50 % of the accepted sends took no longer"),
+    "p95_send": Metric(MetricKind.TIME, "95 % of the accepted sends took no longer"),
+    "p99_send": Metric(MetricKind.TIME, "99 % of the accepted sends took no longer"),
+    "max_send": Metric(MetricKind.TIME, "the longest accepted send"),
+    "elapsed": Metric(MetricKind.TIME, "time since the first step", scope="all"),
+    "delivered": Metric(MetricKind.COUNT, "accepted messages that are in their entity", live=False),
+    "dead_lettered": Metric(MetricKind.COUNT, "accepted messages in a dead-letter queue", live=False),
+    "duplicates": Metric(
+        MetricKind.COUNT,
+        "extra copies of accepted messages: in their entity, or on the way to it if it does not detect duplicates",
+        live=False,
     ),
-    "syphon": (("within",), lambda table, _: Carry(table.within(2 * DEFAULT_WITHIN_SECONDS))),
-    "purge": (("count",), _purge),
+    "lost": Metric(MetricKind.COUNT, "accepted messages that are nowhere", live=False),
+}
+_ADVICE = {
+    MetricKind.COUNT: "compare it with a number",
+    MetricKind.TIME: "compare it with a number and its unit, such as 2s or 500ms",
+    MetricKind.STATE: "compare it with healthy, suspect or failed_over",
 }
 
 
-def _counted(table: _Table) -> Action:
-    table.number("count", 1, MOST_MESSAGES)
-    return _send(table, {})
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A number, a time in seconds, a state, or the name of a metric."""
 
+    kind: MetricKind
+    text: str
+    value: Value | None = None
+    metric: str | None = None
+    entity: str | None = None
 
-class _Table:
-    """One table of the file, with its place in it; every value is checked as it is read."""
-
-    def __init__(self, content: Mapping[str, Any], name: str) -> None:
-        self.content = content
-        self.name = name
-
-    def only(self, *known: str) -> None:
-        for key in self.content:
-            if key not in known:
-                raise ScenarioError(f"{self.name}: '{key[:60]}' is unknown: {_meant(key, known)}")
-
-    def tables(self, key: str, most: int) -> list[_Table]:
-        found = self.content.get(key, [])
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise ScenarioError(f"{key} must be tables: write [[{key}]] above each of them.")
-        if len(found) > most:
-            raise ScenarioError(f"There are {len(found)} {key}: at most {most} are allowed.")
-        return [_Table(one, f"{key} {number}") for number, one in enumerate(found, start=1)]
-
-    def table(self, key: str) -> Mapping[str, Any]:
-        found = self.content.get(key, {})
-        if not isinstance(found, dict):
-            raise ScenarioError(f"{key} is {found!r}: expected a table, [{key}].")
-        return found
-
-    def _value(self, key: str, kinds: Any, expected: str) -> Any:
-        if key not in self.content:
-            raise ScenarioError(f"{self.name} needs {key}, {expected}.")
-        value = self.content[key]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-            raise ScenarioError(f"{self.name}: {key} is {str(value)[:60]!r}: expected {expected}.")
+    def evaluate(self, lookup: Lookup, seen: dict[str, Value]) -> Value:
+        if self.metric is None:
+            return self.value if self.value is not None else 0.0
+        seen[self.text] = value = lookup(self.metric, self.entity)
         return value
 
-    def text(self, key: str) -> str:
-        found: str = self._value(key, str, "a text in quotes")
-        return found
 
-    def flag(self, key: str) -> bool:
-        return bool(self._value(key, bool, "true or false")) if key in self.content else False
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One comparison, such as `lost(orders) == 0`."""
 
-    def number(self, key: str, low: int, high: int, *, default: int | None = None) -> int:
-        if default is not None and key not in self.content:
-            return default
-        found = self._value(key, int, f"a whole number from {low} to {high}")
-        if not low <= found <= high:
-            raise ScenarioError(f"{self.name}: {key} is {found}: expected a whole number from {low} to {high}.")
-        return int(found)
+    text: str
+    left: Operand
+    sign: str
+    right: Operand
 
-    def real(self, key: str, low: float, high: float) -> float:
-        found = self._value(key, (int, float), f"a number from {low:g} to {high:g}")
-        if not low <= found <= high:
-            raise ScenarioError(f"{self.name}: {key} is {found}: expected a number from {low:g} to {high:g}.")
-        return float(found)
+    @property
+    def metrics(self) -> set[str | None]:
+        return {self.left.metric, self.right.metric}
 
-    def choice(self, key: str, known: tuple[str, ...]) -> str:
-        found = self._value(key, str, f"one of {', '.join(known)}")
-        if found not in known:
-            raise ScenarioError(f"{self.name}: {key} '{found[:60]}' is unknown: {_meant(found, known)}")
-        return str(found)
-
-    def seconds(self, key: str, *, least: float = 0.001) -> float:
-        text = str(self._value(key, str, "a duration in quotes, such as '500ms' or '30s'"))
-        found = _DURATION.fullmatch(text.strip())
-        value = float(found[1]) * _UNITS[found[2]] if found else -1.0
-        if not least <= value <= LONGEST_SECONDS:
-            raise ScenarioError(f"{self.name}: {key} '{text[:60]}' is not a duration: write '500ms', '30s' or '5m'.")
-        return value
-
-    def within(self, default: float) -> float:
-        return self.seconds("within") if "within" in self.content else default
+    def check(self, lookup: Lookup) -> tuple[bool, dict[str, Value]]:
+        """Whether it holds, and the values that decided."""
+        seen: dict[str, Value] = {}
+        left, right = self.left.evaluate(lookup, seen), self.right.evaluate(lookup, seen)
+        return is_known(left) and is_known(right) and OPERATORS[self.sign](left, right), seen
 
 
-def _meant(given: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    close = get_close_matches(given, list(known), n=1)
-    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}."
+def is_known(value: Value) -> bool:
+    """False for the latency of sends that never happened."""
+    return isinstance(value, str) or not math.isnan(value)
+
+
+def parse_expectations(
+    texts: Iterable[str], entities: Mapping[str, object], *, where: str, live: bool
+) -> tuple[Expectation, ...]:
+    """Parse comparisons about these entities; ScenarioError if one is wrong. A `live` one cannot ask for the census."""
+    expectations = []
+    for text in texts:
+        try:
+            expectations.append(_parse_expectation(text.strip(), entities, live))
+        except ValueError as error:
+            raise ScenarioError(f"{where}: {error}") from None
+    return tuple(expectations)
+
+
+def _parse_expectation(text: str, entities: Mapping[str, object], live: bool) -> Expectation:
+    if not text:
+        raise ValueError("An expectation is empty: write a comparison such as lost == 0.")
+    if len(text) > MAX_EXPECTATION_LENGTH:
+        raise ValueError(f"'{text[:40]}…' has {len(text)} characters: use at most {MAX_EXPECTATION_LENGTH}.")
+    joined = _JOINED.search(_ENTITY.sub("", text))
+    if joined is not None:
+        word = f"'{joined[1]}'" if joined[1] else "brackets, except around an entity"
+        raise ValueError(
+            f"'{text}': an expectation cannot use {word}: write one comparison per line of the list; all must hold."
+        )
+    found = _COMPARISON.fullmatch(text)
+    if found is None:
+        raise ValueError(f"'{text}' is not a comparison: write NAME == VALUE, with one of {' '.join(OPERATORS)}.")
+    try:
+        left, right = _parse_operand(found[1], entities, live), _parse_operand(found[3], entities, live)
+        if left.metric is None:
+            raise ValueError(f"'{left.text}' is not a name: write the name first, as in lost == 0.")
+        if left.kind is not right.kind:
+            raise ValueError(f"{left.text} is a {left.kind}: {_ADVICE[left.kind]}, not with {right.text}.")
+        if left.kind is MetricKind.STATE and found[2] not in ("==", "!="):
+            raise ValueError("compare states with == or != only.")
+    except ValueError as error:
+        raise ValueError(f"'{text}': {error}") from None
+    return Expectation(text, left, found[2], right)
+
+
+def _parse_operand(text: str, entities: Mapping[str, object], live: bool) -> Operand:
+    found = _OPERAND.fullmatch(text)
+    if found is None:
+        raise ValueError(f"'{text[:40]}' is unreadable: use a name, a number, a time such as 2s, or a state.")
+    number, unit, name = found["number"], found["unit"], found["name"]
+    if number is not None:
+        kind = MetricKind.COUNT if unit is None else MetricKind.TIME
+        return Operand(kind, text, float(number) * _UNITS.get(unit, 1.0))
+    entity = found["quoted"] if found["quoted"] is not None else found["entity"]
+    if name in STATES and entity is None:
+        return Operand(MetricKind.STATE, name, name)
+    metric = METRICS.get(name)
+    if metric is None:
+        raise ValueError(f"'{name}' is unknown: {suggest(name, [*METRICS, *STATES])}")
+    if live and not metric.live:
+        raise ValueError(f"{name} is known only at the end: use it in 'expect'.")
+    if entity is None and metric.scope == "entity":
+        raise ValueError(f"{name} is about one entity: write {name}(ENTITY).")
+    if entity is not None and metric.scope == "all":
+        raise ValueError(f"{name} is about the whole drill: remove the entity.")
+    if entity is not None and entity not in entities:
+        raise ValueError(f"'{entity}' is not an entity of this drill: {suggest(entity, entities)}")
+    return Operand(metric.kind, name if entity is None else f"{name}({entity})", metric=name, entity=entity)

@@ -1,10 +1,10 @@
-"""Where a drill takes place: two embedded namespaces of its own, or two real ones, where it touches only its own.
+"""Where a drill takes place: on two embedded namespaces of its own, or on two real ones.
 
 Rules for real namespaces:
 - Every entity, and the primary's name in the backlog paths, begins with `pairbus-drill-` and a random word.
-- What was made is deleted at the end, however the drill ends, backlog queues included. Each deletion is tried by
-  itself; what could not be deleted is told by name (LeftBehindError).
-- Nothing can be killed; the only fault is the status of an entity that the drill made.
+- The drill deletes everything it created, backlog queues included, however it ends. One failed deletion does not stop
+  the others; LeftBehindError names what is left.
+- Nothing can be killed. The only fault is to change the status of an entity that the drill created.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from typing import Any, Protocol
 
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 
-from pairbus.drill.scenario import Break, Entity, NamespaceRole
+from pairbus.drill.scenario import DrillEntity, FaultAction, NamespaceRole
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.namespaces import Namespace
 
-OWN = "pairbus-drill"
+PREFIX = "pairbus-drill"
 SUBSCRIPTION = "drill"
 EMBEDDED_PRIMARY = "contoso"
 DELETE_SECONDS = 30.0
 
 
 class LeftBehindError(RuntimeError):
-    """Entities that the drill made and could not remove."""
+    """The drill could not delete entities that it created."""
 
     def __init__(self, names: list[str]) -> None:
-        super().__init__(f"The drill made these and could not delete them, delete them yourself: {', '.join(names)}.")
+        super().__init__(f"The drill could not delete what it created; delete it yourself: {', '.join(names)}.")
         self.names = tuple(names)
 
 
 class Stage(Protocol):
     primary_name: str
     folder: Path
-    """A folder of the drill's own, gone at its end."""
-    others_live_here: bool
-    """Whether the namespaces go on after the drill, so that it must remove what it made."""
+    """A folder for the drill, deleted at its end."""
+    outlives_drill: bool
+    """Whether the namespaces exist after the drill, so that it must delete what it created."""
 
     def namespace(self, role: NamespaceRole) -> Namespace: ...
 
     def path(self, entity: str) -> str:
-        """The entity's path in the primary."""
+        """The path of an entity in the primary."""
 
     async def kill(self, role: NamespaceRole) -> None: ...
 
     async def restart(self, role: NamespaceRole) -> None: ...
 
-    async def fault(self, fault: Break) -> None: ...
+    async def fault(self, fault: FaultAction) -> None: ...
 
     async def clear(self, role: NamespaceRole, entity: str | None) -> None: ...
 
-    async def mend(self) -> None:
-        """Everything runs again and no fault is on."""
+    async def repair(self) -> None:
+        """Start everything that was killed, and clear all faults."""
 
 
 class EmbeddedStage:
-    """Two namespaces in processes of their own, which can be killed."""
+    """Two embedded namespaces in processes of their own, which can be killed."""
 
-    others_live_here = False
+    outlives_drill = False
 
     def __init__(self, folder: Path, pair: Any) -> None:
         self.primary_name = EMBEDDED_PRIMARY
@@ -84,7 +84,7 @@ class EmbeddedStage:
     async def restart(self, role: NamespaceRole) -> None:
         await asyncio.to_thread(self._embedded[role].restart)
 
-    async def fault(self, fault: Break) -> None:
+    async def fault(self, fault: FaultAction) -> None:
         await asyncio.to_thread(
             self._embedded[fault.namespace].fault,
             fault.mode,
@@ -98,21 +98,18 @@ class EmbeddedStage:
         if self._embedded[role].running:
             await asyncio.to_thread(self._embedded[role].clear_faults, entity)
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         for embedded in self._embedded.values():
-            if embedded.running:
-                await asyncio.to_thread(embedded.clear_faults)
-            else:
-                await asyncio.to_thread(embedded.start)
+            await asyncio.to_thread(embedded.clear_faults if embedded.running else embedded.start)
 
 
 class RealStage:
-    """Two namespaces that others use too. Steps that are not for them were refused before."""
+    """Two namespaces that others use too. The command refuses scenarios with steps that they cannot do."""
 
-    others_live_here = True
+    outlives_drill = True
 
     def __init__(self, folder: Path, primary: Namespace, secondary: Namespace) -> None:
-        self.primary_name = f"{OWN}-{secrets.token_hex(4)}"
+        self.primary_name = f"{PREFIX}-{secrets.token_hex(4)}"
         self.folder = folder
         self._namespaces = {"primary": primary, "secondary": secondary}
 
@@ -128,19 +125,19 @@ class RealStage:
     async def restart(self, role: NamespaceRole) -> None:
         raise NotImplementedError(f"The {role} is a real namespace and cannot be restarted.")
 
-    async def fault(self, fault: Break) -> None:
-        raise NotImplementedError(f"The {fault.namespace} is a real namespace and has no such fault.")
+    async def fault(self, fault: FaultAction) -> None:
+        raise NotImplementedError(f"The {fault.namespace} is a real namespace and has no fault '{fault.mode}'.")
 
     async def clear(self, role: NamespaceRole, entity: str | None) -> None:
         return None
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         return None
 
 
 @contextlib.asynccontextmanager
 async def embedded_stage() -> AsyncIterator[EmbeddedStage]:
-    """Two embedded namespaces that run for this drill only."""
+    """Start two embedded namespaces for one drill."""
     from pairbus.testing.namespace import embedded_pair
 
     with tempfile.TemporaryDirectory(prefix="pairbus-drill-") as folder:
@@ -154,26 +151,26 @@ async def embedded_stage() -> AsyncIterator[EmbeddedStage]:
 
 @contextlib.asynccontextmanager
 async def real_stage(primary: Namespace, secondary: Namespace) -> AsyncIterator[RealStage]:
-    """Two namespaces that exist; the drill adds entities of its own to them."""
+    """Use two existing namespaces; the drill adds entities of its own to them."""
     with tempfile.TemporaryDirectory(prefix="pairbus-drill-") as folder:
         yield RealStage(Path(folder), primary, secondary)
 
 
 @contextlib.asynccontextmanager
-async def entities_on(stage: Stage, entities: list[Entity], queues: int) -> AsyncIterator[None]:
-    """Makes the drill's entities and removes them, and the backlog queues, at the end; LeftBehindError if it cannot."""
+async def entities_on(stage: Stage, entities: list[DrillEntity], queues: int) -> AsyncIterator[None]:
+    """Create the drill's entities; delete them and the backlog queues at the end, or raise LeftBehindError."""
     try:
         async with stage.namespace("primary").administration() as admin:
             for entity in entities:
-                await _make(admin, stage.path(entity.name), entity)
+                await _create(admin, stage.path(entity.name), entity)
         yield
     finally:
-        if stage.others_live_here and (left := await _remove(stage, entities, queues)):
+        if stage.outlives_drill and (left := await _delete_all(stage, entities, queues)):
             raise LeftBehindError(left)
 
 
-async def _remove(stage: Stage, entities: list[Entity], queues: int) -> list[str]:
-    """Deletes everything that may have been made; what could not be deleted, with its namespace."""
+async def _delete_all(stage: Stage, entities: list[DrillEntity], queues: int) -> list[str]:
+    """Delete everything the drill may have created; return what could not be deleted, with its namespace."""
     left = []
     async with (
         stage.namespace("primary").administration() as admin,
@@ -192,12 +189,12 @@ async def _remove(stage: Stage, entities: list[Entity], queues: int) -> list[str
                     await delete(path)
             except ResourceNotFoundError:
                 continue
-            except (AzureError, OSError):  # a time-out is an OSError
+            except (AzureError, OSError):  # a timeout is an OSError
                 left.append(f"{path} in {stage.namespace(role).host}")
     return left
 
 
-async def _make(admin: Any, path: str, entity: Entity) -> None:
+async def _create(admin: Any, path: str, entity: DrillEntity) -> None:
     if entity.topic:
         await admin.create_topic(path, requires_duplicate_detection=entity.duplicate_detection)
         await admin.create_subscription(path, SUBSCRIPTION)
@@ -207,15 +204,10 @@ async def _make(admin: Any, path: str, entity: Entity) -> None:
         )
 
 
-async def set_sending(stage: Stage, entity: Entity, enabled: bool) -> None:
-    """The status of an entity of our own: what a real namespace can be asked for instead of a fault."""
+async def set_sending(stage: Stage, entity: DrillEntity, enabled: bool) -> None:
+    """Enable or disable sends to an entity of the drill: the fault that works on real namespaces."""
     path = stage.path(entity.name)
     async with stage.namespace("primary").administration() as admin:
-        if entity.topic:
-            topic = await admin.get_topic(path)
-            topic.status = "Active" if enabled else "SendDisabled"
-            await admin.update_topic(topic)
-        else:
-            queue = await admin.get_queue(path)
-            queue.status = "Active" if enabled else "SendDisabled"
-            await admin.update_queue(queue)
+        properties: Any = await (admin.get_topic(path) if entity.topic else admin.get_queue(path))
+        properties.status = "Active" if enabled else "SendDisabled"
+        await (admin.update_topic(properties) if entity.topic else admin.update_queue(properties))

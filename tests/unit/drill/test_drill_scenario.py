@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from msgspec import structs
 
 from pairbus.cli.__main__ import command_tree, run
-from pairbus.drill.expressions import METRICS
 from pairbus.drill.scenario import (
-    _ACTIONS,
-    PAIRING,
-    Break,
-    Kill,
+    METRICS,
+    Action,
+    FaultAction,
+    KillAction,
+    Pairing,
+    PositiveDuration,
     ScenarioError,
-    Send,
+    SendAction,
     parse_scenario,
     read_scenario,
 )
@@ -55,11 +57,11 @@ def test_the_examples_can_be_read(path: Path) -> None:
 def test_a_scenario_is_a_value() -> None:
     scenario = parsed(GOOD + '[[steps]]\ndo = "kill"\n[[steps]]\ndo = "fault"\nmode = "slow"\ndelay = "200ms"\n')
     assert [step.action for step in scenario.steps] == [
-        Send("orders", 1),
-        Kill("primary"),
-        Break("primary", "slow", delay=0.2),
+        SendAction("orders", 1),
+        KillAction("primary"),
+        FaultAction("slow", delay=PositiveDuration(0.2)),
     ]
-    assert scenario.pairing == {"failover_interval": 0.0}
+    assert scenario.pairing.options == {"failover_interval": 0.0}
     assert scenario.only_for_embedded == ["kill", "fault mode slow, delay 200ms"]
 
 
@@ -73,59 +75,48 @@ def test_every_fault_of_the_server_can_be_scripted(mode: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("name", "nmae", "the scenario: 'nmae' is unknown: did you mean 'name'?"),
-        ('name = "x"', "", "the scenario needs name, a text in quotes."),
-        ('expect = ["lost == 0"]', "", "expect is missing: give a list of texts"),
-        ('expect = ["lost == 0"]', "expect = []", "expect is missing: give a list of texts"),
+        ("name", "nmae", "'nmae' is unknown: did you mean 'name'?"),
+        ('name = "x"', "", "name is missing: expected a text in quotes."),
+        ('expect = ["lost == 0"]', "", 'expect is missing: expected a list of texts, such as ["lost == 0"].'),
+        ('expect = ["lost == 0"]', "expect = []", "expect has 0 entries: expected 1 to 100."),
         ("lost == 0", "lsot == 0", "'lsot == 0': 'lsot' is unknown: did you mean 'lost'?"),
+        ("lost == 0", "lost == 0 and refused == 0", "cannot use 'and': write one comparison per line"),
         (
             "failover-interval",
             "failover-intervall",
             "pairing: 'failover-intervall' is unknown: did you mean 'f",
         ),
-        ('"0s"', "0", "pairing: failover-interval is '0': expected a duration in quotes"),
-        ('"0s"', '"-1s"', "pairing: failover-interval '-1s' is not a duration: write '500ms', '30s' or '5m'."),
+        ('"0s"', "0", "pairing: failover-interval is 0: expected a duration in quotes"),
+        ('"0s"', '"-1s"', "pairing: failover-interval is '-1s': expected a duration in quotes, such as '500ms', '30s'"),
         ('queue = "orders"', 'que = "orders"', "entities 1: 'que' is unknown: did you mean 'queue'?"),
-        ('queue = "orders"', 'queue = "orders"\ntopic = "x"', "entities 1 needs either queue or topic"),
-        ('queue = "orders"', 'queue = "../x"', "entities 1: '../x' is no name"),
+        ('queue = "orders"', 'queue = "orders"\ntopic = "x"', "entities 1: needs either queue or topic"),
+        ('queue = "orders"', 'queue = "../x"', "entities 1: '../x' is not a name"),
         ('queue = "orders"', 'queue = "orders"\n[[entities]]\nqueue = "orders"', "An entity is described twice"),
         ('queue = "orders"', 'topic = "orders"\nsessions = true', "entities 1: a topic has no sessions"),
         ('do = "send"', 'do = "sned"', "steps 1: do 'sned' is unknown: did you mean 'send'?"),
-        ('do = "send"', "", "steps 1 needs do, one of send, start"),
+        ('do = "send"', "", "steps 1: do is missing: expected one of "),
         (
             'entity = "orders"',
             'entity = "ordres"',
-            "steps 1: 'ordres' is no entity of this drill: did you mean 'o",
+            "steps 1: 'ordres' is not an entity of this drill: did you mean 'o",
         ),
-        ('entity = "orders"', "", "steps 1 needs entity, a text in quotes."),
-        ("count = 1", "", "steps 1 needs count, a whole number from 1 to 1000000."),
-        ("count = 1", "count = 0", "steps 1: count is 0: expected a whole number from 1 to 1000000."),
-        ("count = 1", "count = true", "steps 1: count is 'True': expected a whole number"),
+        ('entity = "orders"', "", "steps 1: entity is missing: expected a text in quotes."),
+        ("count = 1", "", "steps 1: count is missing: expected a whole number from 1 to 1,000,000."),
+        ("count = 1", "count = 0", "steps 1: count is 0: expected a whole number from 1 to 1,000,000."),
+        ("count = 1", "count = true", "steps 1: count is true: expected a whole number"),
         ("count = 1", "count = 1\nsenders = 1000", "steps 1: senders is 1000: expected a whole number from 1 to 64."),
-        (
-            'do = "send"\nentity = "orders"\ncount = 1',
-            'do = "start"\nentity = "orders"',
-            "steps 1 needs rate, a number",
-        ),
-        (
-            'do = "send"\nentity = "orders"\ncount = 1',
-            'do = "wait"\nuntil = "lost == 0"',
-            "lost is known only at the end",
-        ),
-        (SEND, 'do = "fault"\nmode = "error"', "condition goes with mode error"),
-        (
-            'do = "send"\nentity = "orders"\ncount = 1',
-            'do = "fault"\nmode = "disable"',
-            "mode disable is for one entity",
-        ),
-        (
-            'do = "send"\nentity = "orders"\ncount = 1',
-            'do = "kill"\nnamespace = "x"',
-            "namespace 'x' is unknown: known",
-        ),
-        ("[[steps]]", "[steps]", "steps must be tables: write [[steps]] above each of them."),
-        ('entity = "orders"', 'entity = ["orders"]', "steps 1: '['orders']' is no entity of this drill"),
-        ('entity = "orders"', "entity = {}", "steps 1: '{}' is no entity of this drill"),
+        (SEND, 'do = "start"\nentity = "orders"', "steps 1: rate is missing: expected a number from 0.01 to 10,000."),
+        (SEND, 'do = "wait"\nuntil = "lost == 0"', "steps 1: 'lost == 0': lost is known only at the end"),
+        (SEND, 'do = "wait"\nuntil = "accepted == 0 or refused == 1"', "steps 1: 'accepted == 0 or refused == 1': an "),
+        (SEND, 'do = "wait"\nuntil = 3', "steps 1: until is 3: expected a text in quotes or a list of texts"),
+        (SEND, 'do = "pause"\nfor = "0s"', "steps 1: for is '0s': expected a duration in quotes"),
+        (SEND, 'do = "fault"\nmode = "error"', "steps 1: mode error needs condition"),
+        (SEND, 'do = "fault"\nmode = "hang"\nrate = 3', "steps 1: mode throttle needs rate, and no other mode may"),
+        (SEND, 'do = "fault"\nmode = "disable"', "steps 1: mode disable needs an entity."),
+        (SEND, 'do = "kill"\nnamespace = "x"', "namespace 'x' is unknown: known are primary, secondary."),
+        ("[[steps]]", "[steps]", "expected tables: write [[steps]] above each of them."),
+        ('entity = "orders"', 'entity = ["orders"]', "steps 1: entity is ['orders']: expected a text in quotes."),
+        ('entity = "orders"', "entity = {}", "steps 1: entity is {}: expected a text in quotes."),
     ],
 )
 def test_what_is_wrong_is_said_first(old: str, new: str, sentence: str) -> None:
@@ -136,14 +127,14 @@ def test_what_is_wrong_is_said_first(old: str, new: str, sentence: str) -> None:
 
 
 def test_everything_has_a_limit() -> None:
-    with pytest.raises(ScenarioError, match="There are 202 steps: at most 200 are allowed"):
+    with pytest.raises(ScenarioError, match="steps has 202 entries: expected 1 to 200"):
         parsed(GOOD + '[[steps]]\ndo = "stop"\n' * 201)
 
 
 def test_a_scenario_that_cannot_be_read_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.toml"
     assert run(["drill", str(path)]) == 2
-    assert f"The scenario {path} cannot be read: No such file or directory." in capsys.readouterr().err
+    assert f"Cannot read the scenario {path}: No such file or directory." in capsys.readouterr().err
     path.write_text("name = ")
     assert run(["drill", str(path)]) == 2
     assert f"{path} is not TOML" in capsys.readouterr().err
@@ -162,10 +153,11 @@ def test_the_page_describes_every_key_step_and_name() -> None:
     page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
     for name, metric in METRICS.items():
         assert f"| `{name}` | {metric.kind.value}{'' if metric.live else ', *at the end*'} | {metric.meaning}" in page
-    for do, (keys, _) in _ACTIONS.items():
+    for action in Action.__subclasses__():
+        do = action.__struct_config__.tag
         (row,) = [line for line in page.splitlines() if line.startswith("| ") and f"`{do}`" in line.split("|")[1]]
-        assert all(f"`{key}`" in row for key in keys), row
-    for key in PAIRING:
+        assert all(f"`{field.encode_name}`" in row for field in structs.fields(action)), row
+    for key in [field.encode_name for field in structs.fields(Pairing)]:
         assert f"`{key}`" in page or f"`{key} = " in page
         assert key == "sdk-retries" or key.replace("-", "_") in OPTION_NAMES
     for example in EXAMPLES:
