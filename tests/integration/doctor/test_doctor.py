@@ -18,7 +18,7 @@ import pytest
 from tests.support.backlogs import make_backlog
 
 from pairbus.cli.__main__ import run
-from pairbus.doctor.reaching import CERTIFICATE_DAYS, SKEW_FAILED_SECONDS, SKEW_WARNING_SECONDS
+from pairbus.doctor.checks import CERTIFICATE_DAYS, SKEW_FAILED_SECONDS, SKEW_WARNING_SECONDS
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, ManualClock, embedded_pair
 from pairbus.testing.hosts import ProcessHost
 
@@ -106,7 +106,7 @@ def test_all_is_well(pair: EmbeddedPair, patient: Patient, both_certificates: st
     assert code == 0
     assert all(finding["remedy"] is None for finding in findings.values())
     assert findings["primary rights"]["found"] == "has Manage, Send, Listen"
-    assert findings["backlog queues"]["found"] == f"all {QUEUES} are there, 0 messages wait"
+    assert findings["backlog queues"]["found"] == f"all {QUEUES} exist, 0 messages waiting"
 
 
 def test_a_line_for_each_check_and_only_failures_when_quiet(
@@ -132,7 +132,7 @@ def test_a_namespace_that_is_down(pair: EmbeddedPair, patient: Patient, both_cer
     expected = ALL_WELL | {"primary address": "failed"}
     expected |= {f"primary {step}": "skipped" for step in ("certificate", "clock", "rights")}
     assert (code, statuses(findings)) == (1, expected)
-    assert findings["primary address"]["found"] == f"127.0.0.1:{port} cannot be reached (connection refused)"
+    assert findings["primary address"]["found"] == f"cannot connect to 127.0.0.1:{port} (connection refused)"
     assert "firewall" in findings["primary address"]["remedy"]
 
 
@@ -202,7 +202,7 @@ def test_the_name_of_a_stopped_primary_names_the_backlog_queues(
     assert any(
         line.startswith(f"failed   primary address        {NAME} is not running: start it with `") for line in lines
     )
-    assert lines[-1].startswith(f"ok       backlog queues         all {QUEUES} are there")
+    assert lines[-1].startswith(f"ok       backlog queues         all {QUEUES} exist")
 
 
 def test_other_commands_refuse_a_stopped_namespace_in_a_sentence(
@@ -214,7 +214,7 @@ def test_other_commands_refuse_a_stopped_namespace_in_a_sentence(
             str(stopped),
             "is the data folder of a namespace that is not running: start it with `pairbus serve NAME --data",
         ),
-        ("standby.json", "is a file that does not exist: start the embedded namespace whose ready file it is"),
+        ("standby.json", "is a file that does not exist: start the embedded namespace that writes this ready file"),
         (str(pair.secondary.data), "is not a namespace: use env:VARIABLE"),  # it runs, but describes itself nowhere
     ):
         assert run(["backlog", "list", "--primary-name", NAME, "--secondary", given]) == 2
@@ -395,9 +395,11 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str], monkeypatch: p
         number = taken.getsockname()[1]
         assert run(["doctor", "--port", str(number)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith(f"warning  port                   {number} of this machine") for line in lines)
+    assert any(
+        line.startswith(f"warning  port                   cannot use {number} on this machine") for line in lines
+    )
     assert run(["doctor", "--port", "0"]) == 2
-    assert capsys.readouterr().err.startswith("pairbus: --port 0 is out of range: give a whole number from 1 to 65535.")
+    assert capsys.readouterr().err.startswith("pairbus: --port 0 is out of range: use a whole number from 1 to 65535.")
 
 
 def test_the_page_names_every_check_and_its_limits() -> None:

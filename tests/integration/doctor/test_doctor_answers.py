@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.doctor import examination
+from pairbus.doctor import Finding, Status, examination
+from pairbus.doctor.checks import check_clock
 from pairbus.doctor.examination import check_backlog
-from pairbus.doctor.findings import Finding, Status
-from pairbus.doctor.reaching import check_clock
 from pairbus.embedded.security import ensure_certificate
 from pairbus.syphon import Namespace
 
@@ -47,7 +46,7 @@ def finding_of(folder: Path, answer: str | None, ask: Callable[[Namespace], Awai
 def test_a_date_that_is_none(tmp_path: Path, date: str) -> None:
     answer = f"HTTP/1.1 302 Found\nDate: {date}\nLocation: /login\n\n"
     found = finding_of(tmp_path, answer, lambda namespace: check_clock("primary", namespace))
-    assert (found.status, found.found) == (Status.WARNING, "the answer has no date")
+    assert (found.status, found.found) == (Status.WARNING, "the response has no date")
 
 
 def test_backlog_queues_that_cannot_be_listed_are_one_line(tmp_path: Path) -> None:
@@ -55,19 +54,19 @@ def test_backlog_queues_that_cannot_be_listed_are_one_line(tmp_path: Path) -> No
     answer = f"HTTP/1.1 400 No\nContent-Type: text/html\nContent-Length: {len(body) + body.count(chr(10))}\n\n{body}"
     found = finding_of(tmp_path, answer, lambda namespace: check_backlog(namespace, "contoso", range(2)))
     assert found.status is Status.FAILED
-    assert found.found.startswith("could not be listed (")
+    assert found.found.startswith("cannot be listed (")
     assert "\n" not in str(found)
 
 
 def test_a_namespace_that_never_answers_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(examination, "REQUEST_SECONDS", 0.05)
 
     async def rights(namespace: Namespace) -> Finding:
         return examination._judge_rights(
-            "primary rights", await examination._rights(namespace, None), needed=(), name_entity="--entity"
+            "primary rights", await examination._find_rights(namespace, None), needed=(), option="--entity"
         )
 
     found = finding_of(tmp_path, None, rights)
-    assert found.found == "could not be tried (no answer within 0 s)"
+    assert found.found == "cannot be tested (no answer within 0 s)"
     found = finding_of(tmp_path, None, lambda namespace: check_backlog(namespace, "contoso", range(2)))
-    assert found.found == "could not be listed (TimeoutError)"
+    assert found.found == "cannot be listed (TimeoutError)"
