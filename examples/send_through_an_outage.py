@@ -27,7 +27,7 @@ def main() -> None:
             paired.get_queue_sender("orders") as sender,
         ):
             paired.on_transition(print)
-            sender.send_messages(ServiceBusMessage("while all is well"))
+            sender.send_messages(ServiceBusMessage("while the primary works"))
             pair.primary.fault("error", entity="orders", condition="amqp:internal-error")
             sender.send_messages(ServiceBusMessage("while the primary is down"))
             print(f"orders is {paired.state('orders').value}; both messages were accepted.")

@@ -1,7 +1,7 @@
-"""A backlog carried home by Spark, and the proof that nothing is lost.
+"""Carry a backlog home with Spark, and prove that nothing is lost.
 
-An outage fills the backlog queues of the standby; when it is over, a Spark job carries everything home, and the ledger
-of both says what became of each message. Runs on two local namespaces of its own.
+An outage fills the backlog queues of the secondary. When it is over, a Spark job carries everything home, and the ledger
+says what became of each message. Runs on two local namespaces of its own.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def main() -> None:
             admin.create_queue("orders")
         send_through_an_outage(pair, Path(folder))
         spark = local_session("example", cores=2)
-        home, standby = (Access(None, one.ca_file, one.connection_string) for one in (pair.primary, pair.secondary))
-        report = run_spark_syphon(home, standby, spark=spark, once=True, primary_name="contoso", ledger=folder)
+        primary, secondary = (
+            Access(None, end.ca_file, end.connection_string) for end in (pair.primary, pair.secondary)
+        )
+        report = run_spark_syphon(primary, secondary, spark=spark, once=True, primary_name="contoso", ledger=folder)
         print(f"{report.restored} messages carried home in {report.rounds} round(s)")
         print(summarise(spark, folder).sentence)
         spark.stop()

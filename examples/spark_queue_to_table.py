@@ -1,7 +1,7 @@
-"""A queue in Spark: write to it, look at it, stream it into a table, and find it empty.
+"""Use a queue in Spark: write to it, read it, and stream it into a table, which empties it.
 
-Runs on a local namespace of its own. With a namespace in the cloud, set CONTOSO to its connection string before Spark
-starts and drop the first two lines of `main`.
+Runs on a local namespace of its own. For a namespace in Azure, set CONTOSO to its connection string before Spark starts,
+and remove the first two lines of `main`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes docs/reference/cli.md from the commands' own help. With --check: says whether it is up to date."""
+"""Writes docs/reference/cli.md from the commands' own help. With --check it only says whether the page is up to date."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PAGE = ROOT / "docs" / "reference" / "cli.md"
 OPENING = """\
 # Command line
 
-Written by `scripts/generate_cli_reference.py` from the commands' own help; a test fails when they differ.
+`scripts/generate_cli_reference.py` writes this page from the commands' own help; a test fails when they differ.
 
-Results go to standard output, everything else to standard error. What goes wrong is one sentence: what was given, what
-was expected, what to do. Progress is shown only on a terminal; redirected output has no control codes.
+Results go to standard output, everything else to standard error. An error is one sentence: the value, what was expected,
+and what to do. Progress is shown only on a terminal; redirected output has no control codes.
 
 ## Exit codes
 
@@ -31,7 +31,7 @@ was expected, what to do. Progress is shown only on a terminal; redirected outpu
 """
 
 AFTER_CODES = """
-What 1 means for each command that can answer no:
+What 1 means, for each command that uses it:
 
 | command | exits with 1 if |
 |---|---|
@@ -40,20 +40,20 @@ What 1 means for each command that can answer no:
 OPTIONS = """
 ## Options from the environment and from a file
 
-What is typed goes before the environment, that before the file of `--config`, and the file before what is built in.
+The command line overrides the environment, the environment overrides the file of `--config`, and the file overrides the
+defaults.
 
 - Every option has a variable: `PAIRBUS_`, the command, the option. `pairbus syphon --rate 200` is
   `PAIRBUS_SYPHON_RATE=200`, `pairbus backlog list --queues 0-4` is `PAIRBUS_BACKLOG_LIST_QUEUES=0-4`; a switch is `1`.
-- For all commands: `PAIRBUS_PRIMARY` and `PAIRBUS_SECONDARY` hold connection strings, `PAIRBUS_PRIMARY_NAME` is
-  `--primary-name`, `PAIRBUS_STATE_DIR` is `--state-dir`,
-  `PAIRBUS_CA_FILE` the certificate to trust (a local namespace's), `PAIRBUS_CONFIG` is `--config`,
-  `PAIRBUS_QUIET` is `--quiet`.
-- `--config FILE` names a TOML file. It has a table for each command with its options, without their dashes; and, at its
-  top, what is the same for all of them:
+- Some variables apply to all commands: `PAIRBUS_PRIMARY` and `PAIRBUS_SECONDARY` hold connection strings,
+  `PAIRBUS_PRIMARY_NAME` is `--primary-name`, `PAIRBUS_STATE_DIR` is `--state-dir`, `PAIRBUS_CONFIG` is `--config`,
+  `PAIRBUS_QUIET` is `--quiet`, and `PAIRBUS_CA_FILE` is the CA certificate to trust (that of a local namespace).
+- `--config FILE` names a TOML file. It has one table for each command, with its options without their dashes. Options for
+  all commands are at its top:
 
 ```toml
 primary = "env:CONTOSO"           # where the connection string is: env:VARIABLE, a file, or a local namespace
-secondary = "secrets/standby.txt" # files are found from the folder of this file
+secondary = "secrets/standby.txt" # paths are relative to this file
 primary-name = "contoso"
 ca-file = "ca.pem"
 quiet = false
@@ -66,13 +66,13 @@ rate = 200
 plan = "premium"
 ```
 
-A connection string in the file is refused: the file is for the repository, keys are not. So is an unknown key, with the
-likeliest one named, in any table and whichever command runs.
+A connection string in the file is refused: the file belongs in the repository, keys do not. The whole file is checked,
+whichever command runs; for an unknown key the error suggests the closest known one.
 
 ## Completion
 
-`pairbus --install-completion` installs it for the shell you are in; `pairbus completion bash`, `zsh` or `fish` prints
-the script, for those who put it in its place themselves.
+`pairbus --install-completion` installs completion for your current shell. `pairbus completion bash`, `zsh` or `fish` prints
+the script, if you prefer to install it yourself.
 
 ## pairbus
 """
@@ -80,15 +80,15 @@ the script, for those who put it in its place themselves.
 SERVER_FILES = """
 ## Ready file
 
-`--ready-file` gets one JSON object when the server takes connections, whole and readable by its owner only, and
-loses it when the server stops: `name`, `port`, `connection_string`, `ca_file`, `pid`. The same object lies in the
-data folder as `server.json`, and in the user's run folder (`$XDG_RUNTIME_DIR/pairbus`, else
-`~/.cache/pairbus/run`), which is how `pairbus fault NAME` finds a server.
+`--ready-file` gets one JSON object per namespace once the server accepts connections, complete and readable by its owner
+only: `name`, `port`, `connection_string`, `ca_file`, `pid`. The server deletes the file when it stops. The same object is in
+the data folder as `server.json`, and in the user's run folder (`$XDG_RUNTIME_DIR/pairbus`, else `~/.cache/pairbus/run`),
+where `pairbus fault NAME` finds the server.
 """
 
 
 def paths(command: Any, above: str = "") -> Iterator[str]:
-    """Every command that does something, by what a user types."""
+    """The path of every command, as a user types it."""
     for name, below in command.commands.items():
         path = f"{above} {name}".strip()
         if hasattr(below, "commands"):
@@ -107,8 +107,8 @@ def help_of(path: str) -> str:
 
 def page() -> str:
     commands = list(paths(command_tree()))
-    with ThreadPoolExecutor(2) as asking:
-        root, *helps = asking.map(help_of, ["", *commands])
+    with ThreadPoolExecutor(2) as pool:
+        root, *helps = pool.map(help_of, ["", *commands])
     codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXITS.codes.items())
     answers = "".join(f"| `pairbus {path}` | {meaning} |\n" for path, meaning in EXITS.no.items())
     sections = [OPENING, codes, AFTER_CODES, answers, OPTIONS, f"\n```\n{root}\n```\n"]
@@ -117,13 +117,13 @@ def page() -> str:
 
 
 def main() -> int:
-    wanted = page()
+    text = page()
     if "--check" in sys.argv[1:]:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == wanted:
+        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
             return 0
-        sys.stderr.write(f"{PAGE.relative_to(ROOT)} is not up to date: run {Path(__file__).name}.\n")
+        sys.stderr.write(f"{PAGE.relative_to(ROOT)} is out of date: run scripts/{Path(__file__).name}.\n")
         return 1
-    PAGE.write_text(wanted, encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
     return 0
 
 

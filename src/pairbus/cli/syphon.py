@@ -54,7 +54,7 @@ class TransportName(StrEnum):
     SDK = "sdk"
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     PROCESS = "process"
     SPARK = "spark"
 
@@ -79,8 +79,8 @@ def syphon(
     ] = False,
     rate: Annotated[float | None, typer.Option(help="At most this many messages per second.")] = None,
     engine: Annotated[
-        Engine, typer.Option(help="spark: run as a Spark job, for backlogs that are too large for one process.")
-    ] = Engine.PROCESS,
+        EngineName, typer.Option(help="spark: run as a Spark job, for backlogs that are too large for one process.")
+    ] = EngineName.PROCESS,
     master: Annotated[
         str | None, typer.Option(help="Spark's master, for --engine spark. Default: all cores of this machine.")
     ] = None,
@@ -123,9 +123,9 @@ def syphon(
         if control is None:
             raise Refusal("--pause, --resume and --state need --control, the socket of the running syphon.")
         return _control(control, "pause" if pause else "resume" if resume else "state", as_json=as_json)
-    if master is not None and engine is not Engine.SPARK:
+    if master is not None and engine is not EngineName.SPARK:
         raise Refusal("--master works only with --engine spark: use both or neither.")
-    if engine is Engine.SPARK and (control is not None or http is not None or transport is not TransportName.AMQP):
+    if engine is EngineName.SPARK and (control is not None or http is not None or transport is not TransportName.AMQP):
         raise Refusal("--control, --http and --transport work only with --engine process: leave them out.")
     ends = primary_and_secondary(primary, secondary)
     if rate is not None and not 0 < rate < math.inf:
@@ -138,7 +138,7 @@ def syphon(
         "backlog_time_to_live": backlog_time_to_live.value,
         "ledger": ledger,
     }
-    if engine is Engine.SPARK:
+    if engine is EngineName.SPARK:
         return _run_on_spark(*ends, options, master=master, once=once, as_json=as_json)
     options |= {"transport": transport.value, "state_dir": state_dir}
     return _run(*ends, options, once=once, control=control, http=http, as_json=as_json)

@@ -119,11 +119,11 @@ class Pairing(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
         return {key: value for key, value in values.items() if key not in ("spool", "sdk_retries")}
 
 
-class Action(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", tag_field="do"):
+class StepAction(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", tag_field="do"):
     """One step of a scenario; `do` chooses the class."""
 
 
-class SendAction(Action, frozen=True, tag="send"):
+class SendAction(StepAction, frozen=True, tag="send"):
     """Send `count` messages, and wait until every send has been answered."""
 
     entity: str
@@ -133,7 +133,7 @@ class SendAction(Action, frozen=True, tag="send"):
     size: Size = 64
 
 
-class StartAction(Action, frozen=True, tag="start"):
+class StartAction(StepAction, frozen=True, tag="start"):
     """Send in the background, `rate` messages per second, until StopAction."""
 
     entity: str
@@ -142,13 +142,13 @@ class StartAction(Action, frozen=True, tag="start"):
     size: Size = 64
 
 
-class StopAction(Action, frozen=True, tag="stop"):
+class StopAction(StepAction, frozen=True, tag="stop"):
     """Stop the background senders of one entity, or of all."""
 
     entity: str | None = None
 
 
-class FaultAction(Action, frozen=True, tag="fault"):
+class FaultAction(StepAction, frozen=True, tag="fault"):
     mode: Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail", "disable"]
     namespace: NamespaceRole = "primary"
     entity: str | None = None
@@ -164,37 +164,37 @@ class FaultAction(Action, frozen=True, tag="fault"):
             raise ValueError("mode disable needs an entity.")
 
 
-class ClearAction(Action, frozen=True, tag="clear"):
+class ClearAction(StepAction, frozen=True, tag="clear"):
     namespace: NamespaceRole = "primary"
     entity: str | None = None
 
 
-class KillAction(Action, frozen=True, tag="kill"):
+class KillAction(StepAction, frozen=True, tag="kill"):
     namespace: NamespaceRole = "primary"
 
 
-class RestartAction(Action, frozen=True, tag="restart"):
+class RestartAction(StepAction, frozen=True, tag="restart"):
     namespace: NamespaceRole = "primary"
 
 
-class PauseAction(Action, frozen=True, tag="pause"):
+class PauseAction(StepAction, frozen=True, tag="pause"):
     seconds: PositiveDuration = field(name="for")
 
 
-class WaitAction(Action, frozen=True, tag="wait"):
+class WaitAction(StepAction, frozen=True, tag="wait"):
     """Wait until a comparison holds, or all comparisons of a list."""
 
     until: str | tuple[str, ...]
     within: PositiveDuration = PositiveDuration(60)
 
 
-class SyphonAction(Action, frozen=True, tag="syphon"):
+class SyphonAction(StepAction, frozen=True, tag="syphon"):
     """Run a syphon until the backlog is empty."""
 
     within: PositiveDuration = PositiveDuration(120)
 
 
-class PurgeAction(Action, frozen=True, tag="purge"):
+class PurgeAction(StepAction, frozen=True, tag="purge"):
     """Delete messages of the backlog. The only step that loses messages: it shows that the drill notices."""
 
     count: MessageCount | None = None

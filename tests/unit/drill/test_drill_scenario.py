@@ -15,13 +15,13 @@ from msgspec import structs
 from pairbus.cli.__main__ import command_tree, run
 from pairbus.drill.scenario import (
     METRICS,
-    Action,
     FaultAction,
     KillAction,
     Pairing,
     PositiveDuration,
     ScenarioError,
     SendAction,
+    StepAction,
     parse_scenario,
     read_scenario,
 )
@@ -153,7 +153,7 @@ def test_the_page_describes_every_key_step_and_name() -> None:
     page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
     for name, metric in METRICS.items():
         assert f"| `{name}` | {metric.kind.value}{'' if metric.live else ', *at the end*'} | {metric.meaning}" in page
-    for action in Action.__subclasses__():
+    for action in StepAction.__subclasses__():
         do = action.__struct_config__.tag
         (row,) = [line for line in page.splitlines() if line.startswith("| ") and f"`{do}`" in line.split("|")[1]]
         assert all(f"`{field.encode_name}`" in row for field in structs.fields(action)), row
