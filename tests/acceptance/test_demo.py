@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pairbus.demo.parcels import DESTINATIONS, ENTITIES, parcels
+from pairbus.demo.fleet import DESTINATIONS, ENTITIES, parcels
 from pairbus.demo.story import script
 from pairbus.testing import wait_until
 

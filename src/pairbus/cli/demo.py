@@ -44,6 +44,6 @@ def demo(
             f"Cannot create the folder {output.absolute()}: {error.strerror}; run the demo in another folder."
         ) from error
     try:
-        return story.tell(story.script(fast=fast, seed=seed), keep=keep, quiet=is_quiet(), output=output)
+        return story.run(story.script(fast=fast, seed=seed), keep=keep, quiet=is_quiet(), output=output)
     except story.SparkLateError as error:
         raise Refusal(str(error)) from error

@@ -1,7 +1,7 @@
-"""The accounts of the story: what those who took part saw, and whether the ledger says the same.
+"""The result of the demo: what senders and receivers counted, and whether the ledger says the same.
 
-Nothing is taken on trust: a message counts as delivered when every destination that must have it has it. A loss, a
-message where it does not belong, a refused send or a contradiction by the ledger makes the demo fail.
+A message is delivered when every destination that must have it has it. A loss, a message at the wrong destination, a
+refused send or a contradiction by the ledger makes the demo fail.
 """
 
 from __future__ import annotations
@@ -12,89 +12,82 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pairbus.demo.parcels import Destination, Parcel
+from pairbus.demo.fleet import Destination, Parcel
+from pairbus.drill.census import Account, Census
 
 if TYPE_CHECKING:
     from pairbus.pipeline.report import Summary
 
 EVERYTHING_ARRIVED, SOMETHING_IS_WRONG = 0, 1
-PENNY = Decimal("0.01")
+CENT = Decimal("0.01")
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """What was seen with their own eyes by the senders and by the receiver of one destination."""
+class DestinationCount:
+    """What the senders and the receiver of one destination counted."""
 
     destination: str
     accepted: frozenset[str]
-    """The messages that were accepted and that this destination must get."""
-    delivered: frozenset[str]
-    duplicates: int = 0
-    """Copies beyond the first."""
+    """The accepted messages that this destination must get."""
+    account: Account
+    lost: frozenset[str] = frozenset()
     misdirected: frozenset[str] = frozenset()
     """Messages that this destination must not get."""
 
     @property
-    def lost(self) -> frozenset[str]:
-        return self.accepted - self.delivered
-
-    @property
     def sentence(self) -> str:
-        arrived = len(self.accepted & self.delivered)
-        sign = "=" if not self.lost else "≠"
-        said = (
-            f"accepted {len(self.accepted):,} {sign} delivered {arrived:,}, "
-            f"lost {len(self.lost):,}, duplicates {self.duplicates:,}"
+        sign = "≠" if self.lost else "="
+        text = (
+            f"accepted {self.account.accepted:,} {sign} delivered {self.account.delivered:,}, "
+            f"lost {self.account.lost:,}, duplicates {self.account.duplicates:,}"
         )
-        return f"{said}, misdirected {len(self.misdirected):,}" if self.misdirected else said
+        return f"{text}, misdirected {len(self.misdirected):,}" if self.misdirected else text
 
 
-def count(destination: Destination, accepted: Iterable[Parcel], planned: Iterable[Parcel], seen: Counter[str]) -> Count:
-    """The account of one destination; `planned` is all that may have been sent, accepted or not."""
+def count(
+    destination: Destination, accepted: Iterable[Parcel], planned: Iterable[Parcel], seen: Counter[str]
+) -> DestinationCount:
+    """Count one destination; `planned` is everything that may have been sent, accepted or not."""
+    ids = [parcel.message_id for parcel in accepted if destination.takes(parcel)]
     allowed = {parcel.message_id for parcel in planned if destination.takes(parcel)}
-    return Count(
-        destination.name,
-        frozenset(parcel.message_id for parcel in accepted if destination.takes(parcel)),
-        frozenset(seen),
-        duplicates=seen.total() - len(seen),
-        misdirected=frozenset(seen) - allowed,
-    )
+    account, lost = Census({destination.name: seen}).account(destination.name, ids)
+    return DestinationCount(destination.name, frozenset(ids), account, frozenset(lost), frozenset(seen) - allowed)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """The accounts of all destinations together, in messages: one that two subscriptions get is one message."""
+class DemoResult:
+    """All destinations together, in messages: one that two subscriptions get is one message."""
 
     accepted: frozenset[str]
     refused: int
-    counts: tuple[Count, ...]
+    counts: tuple[DestinationCount, ...]
 
     @property
     def lost(self) -> frozenset[str]:
-        return frozenset().union(*(one.lost for one in self.counts))
+        return frozenset().union(*(part.lost for part in self.counts))
 
     @property
     def duplicates(self) -> int:
-        return sum(one.duplicates for one in self.counts)
+        return sum(part.account.duplicates for part in self.counts)
 
     @property
     def misdirected(self) -> int:
-        return sum(len(one.misdirected) for one in self.counts)
+        return sum(len(part.misdirected) for part in self.counts)
 
     @property
     def delivered(self) -> int:
-        """Those that are where they must be; one that no subscription asked for must be nowhere."""
+        """Messages that are where they must be. A message that no subscription selects must be nowhere."""
         return len(self.accepted - self.lost)
 
     @property
-    def unwanted(self) -> int:
-        """Accepted by a topic none of whose subscriptions asked for them."""
-        return len(self.accepted.difference(*(one.accepted for one in self.counts)))
+    def unselected(self) -> int:
+        """Messages accepted by a topic that no subscription selects."""
+        return len(self.accepted.difference(*(part.accepted for part in self.counts)))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the story would have cost: operations in all, those that the pairing added, and the price of these."""
+    """What the demo would have cost: all operations, those that the pairing added, and the price of the latter."""
 
     billed: int
     added: int
@@ -103,7 +96,7 @@ class Cost:
 
     @classmethod
     def of(cls, summary: Summary, pairing_cost: Sequence[dict[str, Any]]) -> Cost:
-        """From the tables: the rows of `pairing_cost` as the report has them."""
+        """Add up the rows of the report's `pairing_cost`."""
         amount = sum((Decimal(row["amount"]) for row in pairing_cost), Decimal(0))
         currencies = {str(row["currency"]) for row in pairing_cost}
         added = sum(int(row["billed"]) for row in pairing_cost)
@@ -111,8 +104,8 @@ class Cost:
 
     @property
     def sentence(self) -> str:
-        # What is less than a penny is shown to the last digit: nothing is rounded to look free.
-        amount = f"{self.amount.quantize(PENNY) if self.amount == self.amount.quantize(PENNY) else self.amount:f}"
+        # Fractions of a cent are shown to the last digit: rounding would make them look free.
+        amount = f"{self.amount.quantize(CENT) if self.amount == self.amount.quantize(CENT) else self.amount:f}"
         return (
             f"it would have cost {self.billed:,} operations, {self.added:,} of them because of the outages, for "
             f"{amount} {self.currency}".rstrip()
@@ -120,13 +113,12 @@ class Cost:
         )
 
 
-def conclude(say: Callable[[str], None], result: Result, summary: Summary, cost: Cost) -> int:
-    """Says the result and whether the ledger confirms it; returns the exit code."""
-    for one in result.counts:
-        say(f"{one.destination}: {one.sentence}")
+def conclude(say: Callable[[str], None], result: DemoResult, summary: Summary, cost: Cost) -> int:
+    """Say the result and whether the ledger confirms it; return the exit code."""
+    for part in result.counts:
+        say(f"{part.destination}: {part.sentence}")
     counted = (len(result.accepted), result.delivered, len(result.lost))
-    told = (summary.accepted, summary.delivered, summary.lost + summary.waiting)
-    agrees = counted == told
+    agrees = counted == (summary.accepted, summary.delivered, summary.lost + summary.waiting)
     if agrees:
         say(
             f"The ledger agrees: {summary.diverted:,} messages went through the backlog and {summary.restored:,} came "
@@ -134,12 +126,12 @@ def conclude(say: Callable[[str], None], result: Result, summary: Summary, cost:
         )
     else:
         say(f"The ledger disagrees: {summary.sentence}")
-    nobodys = f" ({result.unwanted:,} of them matched no subscription's filter)" if result.unwanted else ""
+    unselected = f" ({result.unselected:,} of them matched no subscription's filter)" if result.unselected else ""
     extra = f", misdirected {result.misdirected:,}" if result.misdirected else ""
     extra += f", refused {result.refused:,}" if result.refused else ""
     say(
-        f"Sent {len(result.accepted):,} messages: delivered {result.delivered:,}{nobodys}, lost {len(result.lost):,}, "
-        f"duplicated {result.duplicates:,}{extra}; {cost.sentence}."
+        f"Sent {len(result.accepted):,} messages: delivered {result.delivered:,}{unselected}, "
+        f"lost {len(result.lost):,}, duplicated {result.duplicates:,}{extra}; {cost.sentence}."
     )
     good = agrees and not result.lost and not result.misdirected and not result.refused
     return EVERYTHING_ARRIVED if good else SOMETHING_IS_WRONG

@@ -1,7 +1,7 @@
-"""How the story is shown: sentences with the seconds since it began, and how things stand.
+"""How the demo is shown: sentences with the seconds since its beginning, and the current status.
 
-On a terminal the state of affairs is a table that is redrawn in place; anywhere else it is a line now and then, and no
-control codes. Looking must not wait: what is shown was measured by others (`Affairs`).
+On a terminal the status is a table that is redrawn in place; elsewhere it is a line now and then, without control
+codes. The display never waits: others measure what it shows (`DemoStatus`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,19 @@ from rich.table import Table
 from rich.text import Text
 
 from pairbus import EntityState
-from pairbus.demo.background import in_background
 
-PLAIN_EVERY_SECONDS = 5.0
-DRAWN_PER_SECOND = 4
+LINE_EVERY_SECONDS = 5.0
+REDRAWS_PER_SECOND = 4
 _COLOURS = {EntityState.HEALTHY: "green", EntityState.SUSPECT: "yellow", EntityState.FAILED_OVER: "red"}
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How one entity stands."""
-
+class EntityStatus:
     entity: str
     state: EntityState
     sent: int
     arrived: tuple[tuple[str, int], ...]
-    """Destinations with how many messages each has."""
+    """The number of messages at each destination."""
 
     @property
     def route(self) -> str:
@@ -44,11 +41,10 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Affairs:
-    """How everything stands at one moment; `backlog` is None while nobody can say."""
-
-    standings: tuple[Standing, ...]
+class DemoStatus:
+    entities: tuple[EntityStatus, ...]
     backlog: int | None
+    """None while the depth is unknown."""
 
     @property
     def depth(self) -> str:
@@ -56,11 +52,26 @@ class Affairs:
 
     @property
     def line(self) -> str:
-        parts = [f"{one.entity} {one.state.value} -> {one.route}, {one.sent:,} sent" for one in self.standings]
+        parts = [
+            f"{status.entity} {status.state.value} -> {status.route}, {status.sent:,} sent" for status in self.entities
+        ]
         return f"{'; '.join(parts)}; {self.depth} in the backlog"
 
 
-Look = Callable[[], Affairs]
+GetStatus = Callable[[], DemoStatus]
+
+
+@contextmanager
+def in_background(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run `work` on a thread while the context is open; its argument is an event that is set at the end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 class _Clock:
@@ -72,7 +83,7 @@ class _Clock:
 
 
 class PlainNarrator:
-    """Lines of text, for files and pipes."""
+    """Prints lines of text, for files and pipes."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
@@ -85,17 +96,17 @@ class PlainNarrator:
             self._output.flush()
 
     @contextmanager
-    def watching(self, look: Look) -> Iterator[None]:
-        def tell(stop: threading.Event) -> None:
-            while not stop.wait(PLAIN_EVERY_SECONDS):
-                self.say(look().line)
+    def watching(self, get_status: GetStatus) -> Iterator[None]:
+        def print_lines(stop: threading.Event) -> None:
+            while not stop.wait(LINE_EVERY_SECONDS):
+                self.say(get_status().line)
 
-        with in_background("state of affairs", tell):
+        with in_background("status", print_lines):
             yield
 
 
 class LiveNarrator:
-    """Sentences above a table that is redrawn in place."""
+    """Prints sentences above a table that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -106,38 +117,38 @@ class LiveNarrator:
         self._console.print(Text.assemble((self._clock.stamp(), "dim"), "  ", sentence))
 
     @contextmanager
-    def watching(self, look: Look) -> Iterator[None]:
+    def watching(self, get_status: GetStatus) -> Iterator[None]:
         with Live(
             console=self._console,
-            get_renderable=lambda: Group(self._table(look()), self._spinner),
-            refresh_per_second=DRAWN_PER_SECOND,
+            get_renderable=lambda: Group(self._table(get_status()), self._spinner),
+            refresh_per_second=REDRAWS_PER_SECOND,
         ):
             yield
 
-    def _table(self, affairs: Affairs) -> Table:
-        table = Table(caption=f"{affairs.depth} messages in the backlog", caption_justify="left")
+    def _table(self, demo: DemoStatus) -> Table:
+        table = Table(caption=f"{demo.depth} messages in the backlog", caption_justify="left")
         for title in ("entity", "state", "sends go to"):
             table.add_column(title)
         table.add_column("sent", justify="right")
         table.add_column("arrived", justify="right")
-        for one in affairs.standings:
+        for status in demo.entities:
             arrived = "\n".join(
-                f"{amount:,}" if name == one.entity else f"{name.removeprefix(f'{one.entity}/')} {amount:,}"
-                for name, amount in one.arrived
+                f"{amount:,}" if name == status.entity else f"{name.removeprefix(f'{status.entity}/')} {amount:,}"
+                for name, amount in status.arrived
             )
-            state = Text(one.state.value, style=_COLOURS[one.state])
-            table.add_row(one.entity, state, one.route, f"{one.sent:,}", arrived)
+            state = Text(status.state.value, style=_COLOURS[status.state])
+            table.add_row(status.entity, state, status.route, f"{status.sent:,}", arrived)
         return table
 
 
 class QuietNarrator:
-    """Keeps the story to itself."""
+    """Prints nothing."""
 
     def say(self, sentence: str) -> None:
         pass
 
     @contextmanager
-    def watching(self, look: Look) -> Iterator[None]:
+    def watching(self, get_status: GetStatus) -> Iterator[None]:
         yield
 
 
@@ -145,7 +156,7 @@ Narrator = PlainNarrator | LiveNarrator | QuietNarrator
 
 
 def narrator() -> PlainNarrator | LiveNarrator:
-    """The one that fits standard output."""
+    """The narrator that fits standard output."""
     console = Console(highlight=False)
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         return LiveNarrator(console)

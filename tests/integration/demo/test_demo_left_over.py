@@ -7,7 +7,7 @@ from typing import Any
 
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.demo.parcels import ORDERS, PRICES
+from pairbus.demo.fleet import ORDERS, PRICES
 from pairbus.demo.story import _create_entities, _left_over
 from pairbus.testing import embedded_pair
 

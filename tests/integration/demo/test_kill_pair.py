@@ -16,8 +16,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import BacklogUnavailableError, SendAvailabilityPairedNamespaceOptions, pair_namespace
-from pairbus.demo.parcels import Destination
-from pairbus.demo.receiving import Receivers
+from pairbus.demo.fleet import Destination, Receivers
 from pairbus.ledger import LedgerWriter
 from pairbus.testing import EmbeddedPair, wait_until
 

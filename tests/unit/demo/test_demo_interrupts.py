@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from pairbus.demo import story
-from pairbus.demo.interrupts import deferred_interrupts, enter
+from pairbus.demo.story import deferred_interrupts, enter
 
 
 def test_an_interrupt_inside_a_step_is_raised_after_it_and_what_it_began_is_undone() -> None:
@@ -70,7 +70,7 @@ def test_who_asks_three_times_means_at_once() -> None:
 
 def test_spark_that_never_starts_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(story, "SPARK_SECONDS", 0.01)
-    with pytest.raises(story.SparkLateError, match=r"Spark did not start within 0\.01 s: see whether"):
+    with pytest.raises(story.SparkLateError, match=r"Spark did not start within 0\.01 s: check that"):
         story._started(Future())
     session: Future[str] = Future()
     session.set_result("the session")
