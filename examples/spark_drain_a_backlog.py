@@ -1,7 +1,7 @@
 """Carry a backlog home with Spark, and prove that nothing is lost.
 
-An outage fills the backlog queues of the secondary. When it is over, a Spark job carries everything home, and the ledger
-says what became of each message. Runs on two local namespaces of its own.
+An outage fills the backlog queues of the secondary. When it is over, a Spark job carries everything home, and the
+ledger says what became of each message. Runs on two local namespaces of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Use a queue in Spark: write to it, read it, and stream it into a table, which empties it.
 
-Runs on a local namespace of its own. For a namespace in Azure, set CONTOSO to its connection string before Spark starts,
-and remove the first two lines of `main`.
+Runs on a local namespace of its own. For a namespace in Azure, set CONTOSO to its connection string before Spark
+starts, and remove the first two lines of `main`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes docs/reference/cli.md from the commands' own help. With --check it only says whether the page is up to date."""
+"""Writes docs/reference/cli.md from the commands' own help. With --check it only compares them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ OPENING = """\
 
 `scripts/generate_cli_reference.py` writes this page from the commands' own help; a test fails when they differ.
 
-Results go to standard output, everything else to standard error. An error is one sentence: the value, what was expected,
-and what to do. Progress is shown only on a terminal; redirected output has no control codes.
+Results go to standard output, everything else to standard error. An error is one sentence: the value, what was
+expected, and what to do. Progress is shown only on a terminal; redirected output has no control codes.
 
 ## Exit codes
 
@@ -48,8 +48,8 @@ defaults.
 - Some variables apply to all commands: `PAIRBUS_PRIMARY` and `PAIRBUS_SECONDARY` hold connection strings,
   `PAIRBUS_PRIMARY_NAME` is `--primary-name`, `PAIRBUS_STATE_DIR` is `--state-dir`, `PAIRBUS_CONFIG` is `--config`,
   `PAIRBUS_QUIET` is `--quiet`, and `PAIRBUS_CA_FILE` is the CA certificate to trust (that of a local namespace).
-- `--config FILE` names a TOML file. It has one table for each command, with its options without their dashes. Options for
-  all commands are at its top:
+- `--config FILE` names a TOML file. It has one table for each command, with its options without their dashes. Options
+  for all commands are at its top:
 
 ```toml
 primary = "env:CONTOSO"           # where the connection string is: env:VARIABLE, a file, or a local namespace
@@ -71,8 +71,8 @@ whichever command runs; for an unknown key the error suggests the closest known 
 
 ## Completion
 
-`pairbus --install-completion` installs completion for your current shell. `pairbus completion bash`, `zsh` or `fish` prints
-the script, if you prefer to install it yourself.
+`pairbus --install-completion` installs completion for your current shell. `pairbus completion bash`, `zsh` or `fish` prints the
+script, if you prefer to install it yourself.
 
 ## pairbus
 """
@@ -80,10 +80,10 @@ the script, if you prefer to install it yourself.
 SERVER_FILES = """
 ## Ready file
 
-`--ready-file` gets one JSON object per namespace once the server accepts connections, complete and readable by its owner
-only: `name`, `port`, `connection_string`, `ca_file`, `pid`. The server deletes the file when it stops. The same object is in
-the data folder as `server.json`, and in the user's run folder (`$XDG_RUNTIME_DIR/pairbus`, else `~/.cache/pairbus/run`),
-where `pairbus fault NAME` finds the server.
+`--ready-file` gets one JSON object per namespace once the server accepts connections, complete and readable by its
+owner only: `name`, `port`, `connection_string`, `ca_file`, `pid`. The server deletes the file when it stops. The same
+object is in the data folder as `server.json`, and in the user's run folder (`$XDG_RUNTIME_DIR/pairbus`, else
+`~/.cache/pairbus/run`), where `pairbus fault NAME` finds the server.
 """
 
 
