@@ -71,8 +71,8 @@ whichever command runs; for an unknown key the error suggests the closest known 
 
 ## Completion
 
-`pairbus --install-completion` installs completion for your current shell. `pairbus completion bash`, `zsh` or `fish` prints the
-script, if you prefer to install it yourself.
+`pairbus --install-completion` installs completion for your current shell. To install it yourself, print the script with
+`pairbus completion bash`, `zsh` or `fish`.
 
 ## pairbus
 """
