@@ -1,4 +1,4 @@
-"""What Spark looks for: it tries every module named `pyspark_…`, so the format `servicebus` needs no registration."""
+"""Spark imports every module named `pyspark_*`, so the format `servicebus` needs no registration."""
 
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 

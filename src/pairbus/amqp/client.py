@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from collections.abc import Sequence
@@ -62,12 +63,13 @@ __all__ = [
 DEFAULT_WINDOW = 300
 DEFAULT_CREDIT = 300
 OPEN_TIMEOUT = 30.0
+DRAIN_TIMEOUT = 5.0
 SAS_TOKEN = "servicebus.windows.net:sastoken"  # noqa: S105 - the name of a type
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as it came. ``tag`` is the lock token of a peek-lock delivery."""
+    """An encoded message. ``tag`` is the lock token of a peek-lock delivery."""
 
     raw: bytes
     tag: bytes
@@ -79,7 +81,7 @@ class Received:
 
 
 class ClientConnection:
-    """One connection to a namespace. Make it with `ClientConnection.open`."""
+    """One connection to a namespace, made by `ClientConnection.open`."""
 
     def __init__(self, hostname: str, container_id: str, limits: EngineLimits) -> None:
         self._loop = asyncio.get_running_loop()
@@ -103,7 +105,7 @@ class ClientConnection:
         limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
         timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109 - one limit for connecting and opening
     ) -> ClientConnection:
-        """Connect and open, or raise OSError, TimeoutError or LinkLostError."""
+        """Connect and open. Raises OSError, TimeoutError or LinkLostError."""
         connection = cls(hostname or host, container_id or f"pairbus-{uuid4()}", limits)
         try:
             async with asyncio.timeout(timeout):
@@ -121,7 +123,7 @@ class ClientConnection:
         return connection
 
     async def put_token(self, token: str, audience: str, *, token_type: str = SAS_TOKEN) -> None:
-        """Prove the right to use ``audience``; TokenRefusedError if the peer does not accept it."""
+        """Put a token for ``audience``. Raises TokenRefusedError if the peer does not accept it."""
         exchange = await self._exchange("$cbs")
         properties = {"operation": "put-token", "type": token_type, "name": audience}
         reply = await exchange.ask(properties, token, seconds=OPEN_TIMEOUT)
@@ -131,7 +133,7 @@ class ClientConnection:
     async def manage(
         self, entity: str, operation: str, body: dict[str, Any], *, seconds: float = OPEN_TIMEOUT
     ) -> Reply:
-        """Ask an entity's management for ``operation`` (``renew-lock`` ...); its reply, good or bad."""
+        """Send a management request, such as ``renew-lock``, and return the reply, good or bad."""
         exchange = await self._exchange(f"{entity}/$management")
         properties = {
             "operation": f"com.microsoft:{operation}",
@@ -142,13 +144,13 @@ class ClientConnection:
 
     async def _exchange(self, node: str) -> Exchange:
         async with self._exchange_lock:
-            found = self._exchanges.get(node)
-            if found is None or not found.is_open:
+            exchange = self._exchanges.get(node)
+            if exchange is None or not exchange.is_open:
                 replies = f"replies-{uuid4()}"
                 sender = await self.open_sender(node)
                 receiver = await self.open_receiver(node, credit=REPLY_CREDIT, target=replies)
-                found = self._exchanges[node] = Exchange(sender, receiver, replies)
-            return found
+                exchange = self._exchanges[node] = Exchange(sender, receiver, replies)
+            return exchange
 
     async def open_sender(
         self,
@@ -175,17 +177,17 @@ class ClientConnection:
         target: str | None = None,
         timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109
     ) -> ReceiverLink:
-        """A receiving link; ``session`` or ``next_session`` accept a session, waiting for it ``wait_ms`` at most.
+        """Open a receiving link. ``session`` or ``next_session`` accept a session, waiting at most ``wait_ms``.
 
-        With a ``credit`` of 0 nothing comes until ``ReceiverLink.grant`` asks for it.
+        With a ``credit`` of 0 nothing arrives before ``ReceiverLink.grant`` or ``ReceiverLink.request``.
         """
         name = f"{address[:128]}-{uuid4()}"
         receiver = ReceiverLink(self._new_link(name, sender=False), credit)
-        wanted = session is not None or next_session
+        accepts_session = session is not None or next_session
         receiver.link.open(
             source=address,
             target=target or name,
-            source_filter={Symbol("com.microsoft:session-filter"): session} if wanted else None,
+            source_filter={Symbol("com.microsoft:session-filter"): session} if accepts_session else None,
             properties={Symbol("com.microsoft:timeout"): UInt(wait_ms)} if wait_ms is not None else None,
             settled=receive_and_delete,
             second=not receive_and_delete,
@@ -207,7 +209,7 @@ class ClientConnection:
             raise
 
     async def close(self) -> None:
-        """Close in the protocol's own way; returns when the connection has ended."""
+        """Close the connection and wait until it has ended."""
         if not self.engine.lost:
             self.protocol.close()
             await self.lost
@@ -237,7 +239,7 @@ class ClientConnection:
                 if isinstance(link.context, SenderLink):
                     link.context.make_room()
                 elif isinstance(link.context, ReceiverLink):
-                    link.context.credit_given_back()
+                    link.context.credit_returned()
             case LinkOpened(link):
                 self._link_opened(link)
             case LinkClosed(link, error):
@@ -254,7 +256,7 @@ class ClientConnection:
                     self.lost.set_result(reason)
                 if not self._opened.done():
                     self._opened.set_exception(LinkLostError(reason))
-                    _retrieve(self._opened)
+                    _mark_retrieved(self._opened)
 
     def _link_opened(self, link: Link) -> None:
         end: SenderLink | ReceiverLink | None = link.context
@@ -269,7 +271,7 @@ class ClientConnection:
 
 
 class SenderLink:
-    """A sending link with a window of messages the peer has not settled."""
+    """A sending link with a window of unsettled messages."""
 
     def __init__(self, link: Link, window: int) -> None:
         self.link = link
@@ -286,11 +288,15 @@ class SenderLink:
         self._error: AmqpError | None = None
 
     @property
+    def is_open(self) -> bool:
+        return self._error is None
+
+    @property
     def in_flight(self) -> int:
         return len(self._waiting)
 
     def send(self, raw: bytes, *, message_format: int = 0) -> asyncio.Future[None]:
-        """Send now; the future ends when the peer has taken the message, or fails with RefusedError/LinkLostError."""
+        """Send now. The future completes when the peer accepts, or fails with RefusedError or LinkLostError."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._sent += 1
         tag = self._sent.to_bytes(8, "big")
@@ -348,13 +354,16 @@ class SenderLink:
         for future in (self.opened, *self._waiting.values()):
             if not future.done():
                 future.set_exception(lost)
-                _retrieve(future)
+                _mark_retrieved(future)
         self._waiting.clear()
         self.make_room()
 
 
 class ReceiverLink:
-    """A receiving link. Messages wait here until they are asked for; credit comes back as they are settled."""
+    """A receiving link that buffers messages.
+
+    With a fixed credit, settling a message lets the next one come. With a credit of 0 the caller grants credit.
+    """
 
     def __init__(self, link: Link, credit: int) -> None:
         self.link = link
@@ -365,14 +374,19 @@ class ReceiverLink:
         self._credit = credit
         self._given_back = 0
         self._ready: deque[Received] = deque()
-        self._arrival: asyncio.Event = asyncio.Event()
+        self._arrival = asyncio.Event()
+        self._credit_used = asyncio.Event()
         self._settling: dict[IncomingDelivery, asyncio.Future[None]] = {}
         self._error: AmqpError | None = None
 
-    async def receive(self, max_count: int) -> list[Received]:
-        """Up to ``max_count`` messages, as soon as there is at least one; LinkLostError when the link ended.
+    @property
+    def is_open(self) -> bool:
+        return self._error is None
 
-        Give it a time limit with ``asyncio.timeout``: nothing is lost when it is cancelled.
+    async def receive(self, max_count: int) -> list[Received]:
+        """Wait for a message, then return up to ``max_count``. Raises LinkLostError when the link has ended.
+
+        Cancelling loses nothing, so ``asyncio.timeout`` is a safe time limit.
         """
         while not self._ready:
             if self._error is not None:
@@ -384,10 +398,10 @@ class ReceiverLink:
     def settle(
         self, messages: Sequence[Received], state: State | None = None
     ) -> asyncio.Future[list[AmqpError | None]]:
-        """Apply one outcome to messages; for each of them None, or the reason why not. Fails when the link ends."""
+        """Apply one outcome to messages. The result holds None or an error for each; it fails when the link ends."""
         outcome = state if state is not None else Accepted()
         futures = [self._settle_one(message, outcome) for message in messages]
-        return asyncio.ensure_future(_reasons(futures))
+        return asyncio.ensure_future(_collect(futures))
 
     def _settle_one(self, message: Received, state: State) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
@@ -403,7 +417,7 @@ class ReceiverLink:
         return future
 
     def let_go(self, message: Received) -> None:
-        """Be done with a message that nobody waits for an answer to."""
+        """Settle a message locally, without waiting for the peer."""
         message.delivery.settle()
         self._give_back(1)
 
@@ -414,8 +428,27 @@ class ReceiverLink:
             self._given_back = 0
 
     def grant(self, count: int) -> None:
-        """Ask for so many messages more: for a receiver that was opened without credit, which asks only here."""
+        """Let the peer send ``count`` more messages."""
         self.link.grant(count)
+
+    def request(self, limit: int) -> None:
+        """Let the peer send until ``limit`` messages are buffered or on their way."""
+        missing = limit - len(self._ready) - self.link.credit
+        if missing > 0:
+            self.link.grant(missing)
+
+    async def drain(self) -> list[Received]:
+        """Withdraw the unused credit and return the messages that arrived meanwhile."""
+        if self.link.credit > 0 and self._error is None:
+            self.link.drain(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_TIMEOUT):
+                    while self.link.credit > 0 and self._error is None:
+                        self._credit_used.clear()
+                        await self._credit_used.wait()
+        drained = list(self._ready)
+        self._ready.clear()
+        return drained
 
     async def close(self) -> None:
         self.link.close()
@@ -432,9 +465,10 @@ class ReceiverLink:
     def received(self, delivery: IncomingDelivery, raw: bytes) -> None:
         self._ready.append(Received(raw, delivery.tag, delivery))
         self._arrival.set()
+        self._credit_used.set()
 
-    def credit_given_back(self) -> None:
-        """The peer answered a drain: it will not send what it has not sent."""
+    def credit_returned(self) -> None:
+        self._credit_used.set()
 
     def confirmed(self, delivery: IncomingDelivery, state: State | None) -> None:
         future = self._settling.pop(delivery, None)
@@ -451,12 +485,13 @@ class ReceiverLink:
         for future in (self.opened, *self._settling.values()):
             if not future.done():
                 future.set_exception(lost)
-                _retrieve(future)
+                _mark_retrieved(future)
         self._settling.clear()
         self._arrival.set()
+        self._credit_used.set()
 
 
-async def _reasons(futures: list[asyncio.Future[None]]) -> list[AmqpError | None]:
+async def _collect(futures: list[asyncio.Future[None]]) -> list[AmqpError | None]:
     reasons: list[AmqpError | None] = []
     lost: LinkLostError | None = None
     for future in futures:
@@ -473,9 +508,9 @@ async def _reasons(futures: list[asyncio.Future[None]]) -> list[AmqpError | None
     return reasons
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Look at a future's error, so that asyncio does not complain when nobody else does."""
+def _mark_retrieved(future: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging that nobody retrieved this future's error."""
     if not future.done():
-        future.add_done_callback(_retrieve)
+        future.add_done_callback(_mark_retrieved)
     elif not future.cancelled():
         future.exception()

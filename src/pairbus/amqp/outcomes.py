@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pairbus.amqp.conditions import NOT_FOUND, UNAUTHORIZED
 from pairbus.amqp.types import Described, Symbol, ULong
 
 ACCEPTED = 0x24
@@ -154,8 +155,12 @@ class RefusedError(AmqpClientError):
 
 
 class TokenRefusedError(AmqpClientError):
-    """The peer refused a token with ``status``, such as 401 or 404."""
+    """The peer refused a token with ``status``: 401, or 404 for an entity that does not exist."""
 
     def __init__(self, status: int, description: str) -> None:
-        super().__init__(AmqpError("amqp:unauthorized-access", description))
+        super().__init__(AmqpError(NOT_FOUND if status == 404 else UNAUTHORIZED, description))
         self.status = status
+
+
+class TokenUnavailableError(Exception):
+    """The credential produced no token, so the peer was not asked. The cause is the credential's own error."""

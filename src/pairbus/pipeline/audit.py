@@ -46,7 +46,6 @@ from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role, Ro
 from pairbus.ledger.writer import host_label
 from pairbus.pipeline.schemas import AUDIT, MESSAGES
 from pairbus.pipeline.servicebus import ServiceBusDataSource
-from pairbus.pipeline.servicebus.entities import resolve
 from pairbus.pipeline.servicebus.options import read_options
 from pairbus.pipeline.servicebus.wire import wire_for
 from pairbus.pipeline.silver import utc_day
@@ -384,7 +383,7 @@ def _check_backlog(primary_name: str, access: Mapping[str, str]) -> None:
     pattern = f"{re.escape(primary_name)}{BACKLOG_SEGMENT}[0-9]+"
     options = read_options({**access, "queuePattern": pattern}, "batch")
     wire = wire_for(options.access)
-    if not wire.call(resolve(wire, options.entities)):
+    if not wire.call(wire.resolve(options.entities)):
         raise TablesError(
             f"{wire.host} has no backlog queues of '{primary_name}': give the primary's name as it stands in their "
             "paths, such as contoso, and the connection string of its secondary."

@@ -1,7 +1,7 @@
-"""The two namespaces as a syphon is given them: an address and a credential, and what the SDK makes of them.
+"""A namespace's address and credential, and the clients that they give.
 
-Credentials stay the SDK's: a connection string is parsed by it, and tokens are made by it or by azure-identity. They
-are never printed: the repr of a namespace is its host.
+Credentials stay the SDK's business: it parses connection strings, and it or azure-identity makes the tokens. They are
+never printed: the repr of a namespace shows its host.
 """
 
 from __future__ import annotations
@@ -9,16 +9,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import certifi
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import AzureError, HttpResponseError
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+from pairbus.amqp.outcomes import TokenUnavailableError
+
+if TYPE_CHECKING:
+    from pairbus.amqp.session import Endpoint
 
 _JWT_SCOPE = "https://servicebus.azure.net//.default"
 _SAS_TYPE = "servicebus.windows.net:sastoken"
@@ -29,23 +36,23 @@ _TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Where a namespace is and how to be let in. `host` has a port if it is not the service's own."""
+    """The address of a namespace and a credential for it. `host` includes the port if it is not the service's own."""
 
     host: str
     tls: bool = True
     connection_verify: str | None = None
     _connection_string: str | None = field(default=None, repr=False)
     _credential: Any = field(default=None, repr=False)
-    _way: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The SDK's options for how to get there, if not directly: web sockets, a proxy, a gateway, a TLS context."""
+    _route: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The SDK's options for an indirect route: web sockets, a proxy, a gateway, a TLS context."""
     name: str | None = None
-    """What an embedded namespace is called: its host does not say."""
+    """The name of an embedded namespace, which its host does not show."""
 
     @classmethod
     def parse(
         cls, connection_string: str, *, connection_verify: str | None = None, name: str | None = None
     ) -> Namespace:
-        """From a connection string; raises ValueError without showing it."""
+        """Read a connection string. Raises ValueError, which does not quote it."""
         try:
             client = ServiceBusClient.from_connection_string(connection_string)
         except (ValueError, TypeError, KeyError) as error:
@@ -63,32 +70,32 @@ class Namespace:
 
     @classmethod
     def at(cls, host: str, credential: Any, *, connection_verify: str | None = None) -> Namespace:
-        """From a host name and a credential of azure-identity or azure-core."""
+        """Take a host name and a credential of azure-identity or azure-core."""
         return cls(host, connection_verify=connection_verify, _credential=credential)
 
     @classmethod
     def of(cls, client: Any) -> Namespace:
-        """The namespace of one of the SDK's clients, sync or aio, with its credential."""
+        """Take the address, the credential and the route of an SDK client, sync or aio."""
         config = client._config
-        way = {
+        route = {
             "http_proxy": config.http_proxy,
             "custom_endpoint_address": client._custom_endpoint_address,
             "ssl_context": client._ssl_context,
         }
         if config.transport_type is not TransportType.Amqp:
-            way["transport_type"] = config.transport_type
+            route["transport_type"] = config.transport_type
         return cls(
             client.fully_qualified_namespace,
             _uses_tls(client),
             client._connection_verify,
             _credential=client._credential,
-            _way={name: value for name, value in way.items() if value is not None},
+            _route={name: value for name, value in route.items() if value is not None},
         )
 
     @property
     def plain_amqp(self) -> bool:
-        """Whether AMQP connections can be made directly: not through web sockets or a gateway."""
-        return not self._way
+        """Whether AMQP connections go directly to the namespace, not through web sockets or a gateway."""
+        return not self._route
 
     @property
     def address(self) -> tuple[str, int]:
@@ -101,8 +108,8 @@ class Namespace:
         return self.address[0]
 
     def client(self, **options: Any) -> ServiceBusClient:
-        """The SDK's aio client. The caller closes it."""
-        options = {**self._way, **options}
+        """Make the SDK's aio client. The caller closes it."""
+        options = {**self._route, **options}
         if self.connection_verify is not None:
             options["connection_verify"] = self.connection_verify
         if self._connection_string is not None:
@@ -110,60 +117,71 @@ class Namespace:
         return ServiceBusClient(self.host, _awaitable(self._credential), use_tls=self.tls, **options)
 
     def administration(self) -> ServiceBusAdministrationClient:
-        """The SDK's aio administration client. The caller closes it."""
+        """Make the SDK's aio administration client. The caller closes it."""
         options = {} if self.connection_verify is None else {"connection_verify": self.connection_verify}
         if self._connection_string is not None:
             return ServiceBusAdministrationClient.from_connection_string(self._connection_string, **options)
         return ServiceBusAdministrationClient(self.host, _awaitable(self._credential), **options)
 
-    def tokens(self) -> TokenSource:
-        # The SDK turns whatever credential it was given into one that makes tokens when it makes a sender.
+    def endpoint(self) -> Endpoint:
+        """Return what a raw AMQP session needs. Raises OSError if `connection_verify` cannot be read."""
+        from pairbus.amqp.session import Endpoint
+
+        # Whatever credential the SDK was given, it makes one that produces tokens when it makes a sender.
         credential = self.client().get_queue_sender("-")._credential
-        return TokenSource(credential)
+        return Endpoint(self.host, self.address, self._tls_context() if self.tls else None, SdkTokens(credential))
+
+    def _tls_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.connection_verify or certifi.where())
+        if self.connection_verify is None:
+            context.load_default_certs()
+        return context
 
 
 class NamespaceError(RuntimeError):
-    """A namespace did not do what its administration was asked for."""
+    """An administration request to a namespace failed."""
 
 
 class CredentialRefusedError(NamespaceError):
-    """A namespace does not accept our credential, and nothing is left to do without it."""
+    """A namespace does not accept our credential, and the work cannot go on without it."""
 
 
 @asynccontextmanager
-async def administering(namespace: Namespace, what: str) -> AsyncIterator[ServiceBusAdministrationClient]:
-    """The administration of a namespace; what goes wrong is told in a sentence that says what was wanted."""
+async def administering(namespace: Namespace, purpose: str) -> AsyncIterator[ServiceBusAdministrationClient]:
+    """Open a namespace's administration. Errors become a `NamespaceError` that names the purpose."""
     async with namespace.administration() as admin:
         try:
             yield admin
         except (AzureError, OSError) as error:
             raise NamespaceError(
-                f"{what} in {namespace.host} failed: {str(error).rstrip('.')}. "
+                f"{purpose} in {namespace.host} failed: {str(error).rstrip('.')}. "
                 + advice(error, "Check that the namespace answers and that the credential may manage its entities.")
             ) from error
 
 
-class TokenSource:
-    """Tokens of one namespace, for any audience in it."""
+class SdkTokens:
+    """Tokens from an SDK credential, for any audience of one namespace."""
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
         kind = getattr(credential, "token_type", b"jwt")
-        self._sas = (kind.decode() if isinstance(kind, bytes) else str(kind)) == _SAS_TYPE
+        self._is_sas = (kind.decode() if isinstance(kind, bytes) else str(kind)) == _SAS_TYPE
 
     @property
     def kind(self) -> str:
-        return _SAS_TYPE if self._sas else "jwt"
+        return _SAS_TYPE if self._is_sas else "jwt"
 
     async def token(self, audience: str) -> tuple[str, int]:
-        """The token, and when it ends (seconds since the epoch)."""
-        found: AccessToken = await self._credential.get_token(audience if self._sas else _JWT_SCOPE)
-        value: Any = found.token
-        return (value.decode() if isinstance(value, bytes) else str(value)), int(found.expires_on)
+        try:
+            access: AccessToken = await self._credential.get_token(audience if self._is_sas else _JWT_SCOPE)
+        except AzureError as error:
+            raise TokenUnavailableError(str(error)) from error
+        value: Any = access.token
+        return (value.decode() if isinstance(value, bytes) else str(value)), int(access.expires_on)
 
 
-class _Awaitable:
-    """A sync credential for the aio SDK: asking for a token may mean a request, so it is asked on a thread."""
+class _AwaitableCredential:
+    """A sync credential for the aio SDK. Getting a token may block on a request, so it runs on a thread."""
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
@@ -177,7 +195,7 @@ class _Awaitable:
     async def close(self) -> None:
         return None
 
-    async def __aenter__(self) -> _Awaitable:
+    async def __aenter__(self) -> _AwaitableCredential:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -188,7 +206,7 @@ def _awaitable(credential: Any) -> Any:
     get_token = getattr(credential, "get_token", None)
     if get_token is None or inspect.iscoroutinefunction(get_token):
         return credential
-    return _Awaitable(credential)
+    return _AwaitableCredential(credential)
 
 
 def _uses_tls(client: Any) -> bool:
@@ -201,7 +219,7 @@ def is_untrusted(error: BaseException) -> bool:
 
 
 def advice(error: BaseException, otherwise: str) -> str:
-    """The remedy for an untrusted certificate, or `otherwise` for any other error."""
+    """Return the remedy for an untrusted certificate, or `otherwise` for any other error."""
     if not is_untrusted(error):
         return otherwise
     return (
@@ -216,7 +234,7 @@ def is_credential_refused(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """The administration's own explanation in one line, without full stop; otherwise the error's text."""
+    """Return the administration's explanation, or else the error's text, in one line without a full stop."""
     text = str(error)
     detail = _DETAIL.search(text)
     line = detail[1] if detail is not None else _TLS_OBJECT.sub("", text)

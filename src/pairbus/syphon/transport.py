@@ -1,12 +1,11 @@
-"""How a pump reaches the two namespaces: one Protocol, two ways (`sdk_transport`, `amqp_transport`).
+"""The pump's access to both namespaces: one Protocol with two implementations, `sdk_transport` and `amqp_transport`.
 
 Rules for every transport:
-- `send` returns only after the primary took the whole batch; otherwise it raises `SendError`. A cancelled send leaves
-  nothing behind that could still go out.
-- What settles is applied in the order of the calls. `complete`, `release` and `dead_letter` return the deliveries that
-  could not be settled because their lock was gone: those come again. `complete_together` is one request to the
-  service, so that dying cannot cut it in two.
-- `ReceiverLostError` means: the locks we held may last, but not for us. The pump opens another receiver.
+- `send` returns only after the primary took the whole batch; otherwise it raises `SendError`. After a cancelled send,
+  nothing may still go out.
+- Settlements apply in the order of the calls. `complete`, `release` and `dead_letter` return the deliveries whose lock
+  was lost: those come again. `complete_together` is a single request to the service, so a crash cannot split it.
+- After `ReceiverLostError` our locks may still last, but we cannot use them. The pump opens another receiver.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LONGEST_LOCK_SECONDS = 310.0
 class ReceiverLostError(Exception):
     """The backlog queue cannot be received from any more.
 
-    `missing`: it does not exist. `unauthorized`: the secondary does not accept our credential.
+    `missing`: the queue does not exist. `unauthorized`: the secondary does not accept our credential.
     """
 
     def __init__(self, cause: str, *, missing: bool = False, unauthorized: bool = False) -> None:
@@ -35,20 +34,20 @@ class ReceiverLostError(Exception):
 
 
 class BacklogReceiver(Protocol):
-    """One backlog queue being received from."""
+    """A receiver of one backlog queue."""
 
     async def receive(self, limit: int, wait: float) -> list[Delivery]:
-        """Up to `limit` messages, as soon as there is one; none after `wait` seconds."""
+        """Wait up to `wait` seconds for a message, then return up to `limit`."""
         ...
 
     async def quiet(self) -> list[Delivery]:
-        """Ask for nothing more, and hand over what came unasked."""
+        """Stop requesting messages and return those that arrived unrequested."""
         ...
 
     async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
 
     async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Complete all of them or, whatever happens to us meanwhile, none."""
+        """Complete all of them or none, even if this process dies meanwhile."""
         ...
 
     async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
@@ -56,11 +55,11 @@ class BacklogReceiver(Protocol):
     async def dead_letter(self, letters: Sequence[DeadLetter]) -> list[Delivery]: ...
 
     async def renew(self, deliveries: Sequence[Delivery]) -> tuple[float, list[Delivery]]:
-        """Renew the locks; when to do so again (on the loop's clock), and whose lock was gone."""
+        """Renew the locks. Return the time to renew again, on the loop's clock, and the deliveries without a lock."""
         ...
 
     async def peek(self, from_number: int, count: int) -> list[Peeked]:
-        """What is in the queue from this number on, locked messages included."""
+        """Return messages from this sequence number on, including locked ones."""
         ...
 
     async def close(self) -> None: ...
@@ -76,7 +75,7 @@ class Transport(Protocol):
 
     @property
     def held_messages(self) -> int:
-        """How many locks one pump can keep renewed."""
+        """The number of locks that one pump can keep renewed."""
         ...
 
     async def open_receiver(self, queue: str) -> BacklogReceiver:
@@ -88,16 +87,16 @@ class Transport(Protocol):
         ...
 
     async def reachable(self) -> bool:
-        """Whether the primary answers at all, whatever it says of its entities."""
+        """Whether the primary answers at all, whatever the state of its entities."""
         ...
 
     async def close(self) -> None: ...
 
 
 def renew_after(now: float, locked_until: float | None) -> float:
-    """The time on the loop's clock to renew a lock: halfway to `locked_until` (seconds since the epoch).
+    """Return the time to renew a lock: half of its remaining life after `now`. `locked_until` is in epoch seconds.
 
-    The service's clock may differ from ours: if the lock seems longer than any lock can be, or already over, assume a
+    The service's clock may differ from ours. If the lock seems to be over, or longer than any lock can be, assume a
     short one.
     """
     left = locked_until - time.time() if locked_until is not None else -1.0

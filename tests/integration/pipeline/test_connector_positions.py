@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from pairbus.pipeline.servicebus.columns import SCHEMA
 from pairbus.pipeline.servicebus.options import read_options
+from pairbus.pipeline.servicebus.rows import SCHEMA
 from pairbus.pipeline.servicebus.stream import StreamReader
 from pairbus.pipeline.servicebus.wire import WireError
 from pairbus.testing import EmbeddedNamespace
@@ -133,9 +133,9 @@ def test_a_pattern_that_cannot_be_looked_up_is_one_sentence(namespace: EmbeddedN
     with pytest.raises(WireError) as unanswered:
         life.next(life.reader.initialOffset())
     for error, cause in ((said.value, "InvalidSignature"), (unanswered.value, "Cannot connect to host")):
-        assert str(error).startswith("The queues of 127.0.0.1:")
-        assert "could not be listed for queuePattern 'area-.*': " in str(error)
+        assert str(error).startswith("Cannot list the queues of 127.0.0.1:")
+        assert " for queuePattern 'area-.*': " in str(error)
         assert cause in str(error)
-        assert "needs the right to manage" in str(error)
+        assert "needs the Manage right" in str(error)
         assert "object at 0x" not in str(error)
         assert "\n" not in str(error)

@@ -29,7 +29,7 @@ QUEUES = ("north", "south")
 DRIVER = """
     import json, os, sys
     from pathlib import Path
-    from pairbus.pipeline.servicebus.columns import SCHEMA
+    from pairbus.pipeline.servicebus.rows import SCHEMA
     from pairbus.pipeline.servicebus.options import read_options
     from pairbus.pipeline.servicebus.stream import StreamReader
 

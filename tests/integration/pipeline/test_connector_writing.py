@@ -151,7 +151,7 @@ def test_the_row_that_is_refused_is_named(bus: SparkSession, namespace: Embedded
         write(frame, namespace, queue=name)
     with pytest.raises(PySparkException, match="'nowhere' does not exist"):
         write(frame, namespace, queue="nowhere")
-    with pytest.raises(PySparkException, match="use mode"):
+    with pytest.raises(PySparkException, match="Use mode"):
         frame.write.format("servicebus").option("connectionString", "x").mode("overwrite").save()
 
 

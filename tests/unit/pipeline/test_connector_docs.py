@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pairbus.pipeline.servicebus.columns import COLUMNS
 from pairbus.pipeline.servicebus.options import STREAM, WRITE
+from pairbus.pipeline.servicebus.rows import COLUMNS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "connector.md").read_text(encoding="utf-8")
 

@@ -13,9 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 from pairbus.amqp.codec import encode
 from pairbus.amqp.message import for_delivery, read_facts, read_stamps
 from pairbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
-from pairbus.pipeline.servicebus.columns import SCHEMA, RowBuilder, chosen
 from pairbus.pipeline.servicebus.messages import read
-from pairbus.pipeline.servicebus.sending import RowError, check_columns, messages
+from pairbus.pipeline.servicebus.rows import SCHEMA, RowBuilder, RowError, check_columns, check_schema, encode_rows
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -112,9 +111,9 @@ def test_a_reader_may_be_given_fewer_columns() -> None:
     batch = RowBuilder(few, "q", "n").build([read(peeked(section(0x73, ["id"]) + section(0x75, b"")))])
     assert batch.to_pylist() == [{"sequence_number": 7, "message_id": "id"}]
     with pytest.raises(ValueError, match="no column 'other'"):
-        chosen(StructType().add("other", LongType()))
+        check_schema(StructType().add("other", LongType()))
     with pytest.raises(ValueError, match="'body' is binary, not string"):
-        chosen(StructType().add("body", StringType()))
+        check_schema(StructType().add("body", StringType()))
 
 
 # --- rows as messages -------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ def test_a_row_becomes_the_message_it_describes() -> None:
         time_to_live_ms=[5000],
         scheduled_enqueue_time=[datetime(2030, 1, 1, tzinfo=UTC)],
     )
-    (message,) = messages(batch, 0, "p", "orders")
+    (message,) = encode_rows(batch, 0, "p", "orders")
     facts = read_facts(message.raw)
     assert (facts.message_id, facts.session_id, facts.content_type, facts.correlation_id) == (
         "m",
@@ -155,7 +154,7 @@ def test_a_row_becomes_the_message_it_describes() -> None:
 
 def test_ids_repeat_with_the_row_and_only_with_its_content() -> None:
     def ids(*bodies: str) -> list[str]:
-        return [one.message_id for one in messages(rows(body=list(bodies)), 5, "query-3-0", "q")]
+        return [one.message_id for one in encode_rows(rows(body=list(bodies)), 5, "query-3-0", "q")]
 
     assert ids("a", "b") == ids("a", "b")
     assert ids("a", "b")[0].startswith("query-3-0-5-")
@@ -168,17 +167,17 @@ def test_the_width_of_plain_numbers_is_kept() -> None:
     batch = pa.RecordBatch.from_arrays(
         [pa.array(["b"]), pa.array([[("n", 5)]], kind)], ["body", "application_properties"]
     )
-    (message,) = messages(batch, 0, "p", "q")
+    (message,) = encode_rows(batch, 0, "p", "q")
     assert type(read_facts(message.raw).application_properties["n"]) is Int
 
 
 def test_the_fixed_destination_wins_and_one_is_needed() -> None:
     batch = rows(body=["a"], entity=["own"])
-    assert [one.entity for one in messages(batch, 0, "p", None)] == ["own"]
-    assert [one.entity for one in messages(batch, 0, "p", "fixed")] == ["fixed"]
+    assert [one.entity for one in encode_rows(batch, 0, "p", None)] == ["own"]
+    assert [one.entity for one in encode_rows(batch, 0, "p", "fixed")] == ["fixed"]
     nowhere = pa.RecordBatch.from_pydict({"body": ["a", "b"], "entity": ["own", None]})
     with pytest.raises(RowError, match=r"Row 11 .*'entity' is null"):
-        list(messages(nowhere, 10, "p", None))
+        list(encode_rows(nowhere, 10, "p", None))
 
 
 @pytest.mark.parametrize(
@@ -210,4 +209,4 @@ def test_what_was_read_can_be_written() -> None:
 )
 def test_a_row_that_is_no_message_is_named(column: str, value: Any, words: str) -> None:
     with pytest.raises(RowError, match=rf"Row 3 .*({words})"):
-        list(messages(rows(**{"body": ["a"], column: [value]}), 3, "p", "q"))
+        list(encode_rows(rows(**{"body": ["a"], column: [value]}), 3, "p", "q"))

@@ -1,11 +1,10 @@
-"""The options of `spark.read.format("servicebus")` and `df.write.format("servicebus")`, read once into frozen values.
+"""The options of `spark.read.format("servicebus")` and `df.write.format("servicebus")`, parsed into frozen values.
 
 Rules:
-- Names are case-insensitive, as Spark's are. A name nobody knows, a value out of range, or two options that exclude
-  each other are a `ValueError` in one sentence. What Spark itself adds (`path`, `checkpointLocation`, ...) is left
-  alone.
-- The connection string is kept out of every repr. With `connectionStringEnv` only the *name* of an environment
-  variable travels from the driver to the executors: each process reads its own environment.
+- Names are case-insensitive, as in Spark. An unknown name, a value out of range, and options that exclude each other
+  raise `ValueError` with one sentence. Spark's own options (`path`, `checkpointLocation`, ...) are ignored.
+- No repr shows the connection string. With `connectionStringEnv` only the name of an environment variable travels from
+  the driver to the executors: each process reads its own environment.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 SUB_QUEUES = {"deadletter": "$DeadLetterQueue", "transferdeadletter": "$Transfer/$DeadLetterQueue"}
-OF_SPARK = frozenset({"path", "checkpointlocation", "querytimeout", "queryname", "__datasource_options"})
+SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "querytimeout", "queryname", "__datasource_options"})
 
 _CONNECTION = ("connectionString", "connectionStringEnv", "connectionVerify")
 _ENTITIES = ("queue", "queuePattern", "topic", "subscription", "subQueue")
@@ -28,29 +27,29 @@ WRITE = (*_CONNECTION, "queue", "topic", "retryTimeout")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to be let into the namespace; never shown."""
+    """A connection string, or the environment variable that holds it. The string is never shown."""
 
     variable: str | None = None
     connection_verify: str | None = None
     _connection_string: str | None = field(default=None, repr=False)
 
     def connection_string(self, environment: Mapping[str, str] | None = None) -> str:
-        """From the option itself, or from the environment of this very process."""
+        """Return the option's value, or that of the variable in this process's environment."""
         if self._connection_string is not None:
             return self._connection_string
-        found = (os.environ if environment is None else environment).get(self.variable or "")
-        if not found:
+        value = (os.environ if environment is None else environment).get(self.variable or "")
+        if not value:
             raise ValueError(
                 f"The environment variable {self.variable!r} named by the option connectionStringEnv is not set in "
-                f"process {os.getpid()}; set it for the driver and for every executor "
+                f"process {os.getpid()}. Set it for the driver and for every executor "
                 f"(spark.executorEnv.{self.variable})."
             )
-        return found
+        return value
 
 
 @dataclass(frozen=True, slots=True)
 class Entities:
-    """What to read: names, or a pattern of queue names, or subscriptions of a topic; or a sub-queue of those."""
+    """The entities to read: named queues, a pattern of queue names, or subscriptions; or a sub-queue of each."""
 
     queues: tuple[str, ...] = ()
     pattern: str | None = None
@@ -60,7 +59,7 @@ class Entities:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The paths of what is named; empty for a pattern."""
+        """The paths of named entities. Empty for a pattern."""
         names = self.queues or tuple(f"{self.topic}/Subscriptions/{name}" for name in self.subscriptions)
         return tuple(self.path(name) for name in names)
 
@@ -86,93 +85,91 @@ class WriteOptions:
 
 
 def read_options(options: Mapping[str, str], kind: Literal["batch", "stream"]) -> ReadOptions:
-    found = _known(options, STREAM, "read from")
+    values = _known(options, STREAM, "reading from")
     if kind == "batch":
-        streaming = [name for name in STREAM if name not in READ and name.lower() in found]
-        if streaming:
-            raise ValueError(
-                f"The option {streaming[0]} is for streams (spark.readStream); a batch reads all there is."
-            )
+        for name in STREAM:
+            if name not in READ and name.lower() in values:
+                raise ValueError(
+                    f"The option {name} is for streams (spark.readStream). A batch reads all messages; remove it."
+                )
     return ReadOptions(
-        _access(found),
-        _entities(found),
-        _number(found, "messagesPerPartition", 20_000, 1, 10_000_000),
-        _number(found, "maxMessagesPerTrigger", 100_000, 1, 100_000_000),
-        _number(found, "maxBytesPerTrigger", 256 << 20, 1, 1 << 50),
-        _flag(found, "failOnDataLoss", True),
+        _access(values),
+        _entities(values),
+        _number(values, "messagesPerPartition", 20_000, 1, 10_000_000),
+        _number(values, "maxMessagesPerTrigger", 100_000, 1, 100_000_000),
+        _number(values, "maxBytesPerTrigger", 256 << 20, 1, 1 << 50),
+        _flag(values, "failOnDataLoss", True),
     )
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    found = _known(options, WRITE, "write to")
-    if "queue" in found and "topic" in found:
-        raise ValueError("The options queue and topic are both given; a fixed destination is one of them.")
+    values = _known(options, WRITE, "writing to")
+    if "queue" in values and "topic" in values:
+        raise ValueError("The options queue and topic are both set. Set only one of them as the destination.")
     return WriteOptions(
-        _access(found),
-        found.get("queue") or found.get("topic") or None,
-        float(_number(found, "retryTimeout", 60, 1, 3600)),
+        _access(values),
+        values.get("queue") or values.get("topic") or None,
+        float(_number(values, "retryTimeout", 60, 1, 3600)),
     )
 
 
 def check_names(options: Mapping[str, str]) -> None:
-    """ValueError for an option that no use of the format knows: as early as Spark asks for anything."""
-    _known(options, tuple(dict.fromkeys((*STREAM, *WRITE))), "read from or write to")
+    """Raise ValueError for an option that neither reading nor writing knows."""
+    _known(options, tuple(dict.fromkeys((*STREAM, *WRITE))), "reading from or writing to")
 
 
-def _known(options: Mapping[str, str], names: tuple[str, ...], verb: str) -> dict[str, str]:
-    found = {name.lower(): value for name, value in options.items()}
+def _known(options: Mapping[str, str], names: tuple[str, ...], use: str) -> dict[str, str]:
     known = {name.lower() for name in names}
     for name in options:
-        if name.lower() not in known and name.lower() not in OF_SPARK:
-            raise ValueError(f"The option {name!r} is not known to {verb} servicebus; known: {', '.join(names)}.")
-    return {name: value for name, value in found.items() if name in known}
+        if name.lower() not in known | SPARK_OPTIONS:
+            raise ValueError(f"Unknown option {name!r} for {use} servicebus. Known options: {', '.join(names)}.")
+    return {name.lower(): value for name, value in options.items() if name.lower() in known}
 
 
-def _access(found: Mapping[str, str]) -> Access:
-    text, variable = found.get("connectionstring"), found.get("connectionstringenv")
+def _access(values: Mapping[str, str]) -> Access:
+    text, variable = values.get("connectionstring"), values.get("connectionstringenv")
     if bool(text) == bool(variable):
-        problem = "both" if text else "neither"
         raise ValueError(
-            f"{problem.capitalize()} of the options connectionString and connectionStringEnv are given; give one, "
-            "best connectionStringEnv, the name of an environment variable that holds the connection string."
+            f"{'Both' if text else 'Neither'} of the options connectionString and connectionStringEnv are set. Set one "
+            "of them, preferably connectionStringEnv: the name of an environment variable with the connection string."
         )
-    return Access(variable, found.get("connectionverify"), text)
+    return Access(variable, values.get("connectionverify"), text)
 
 
-def _entities(found: Mapping[str, str]) -> Entities:
-    queues, subscriptions = _names(found, "queue"), _names(found, "subscription")
-    pattern, topic = found.get("queuepattern"), found.get("topic")
-    if sum(bool(way) for way in (queues, pattern, topic)) != 1:
+def _entities(values: Mapping[str, str]) -> Entities:
+    queues, subscriptions = _names(values, "queue"), _names(values, "subscription")
+    pattern, topic = values.get("queuepattern"), values.get("topic")
+    if sum(bool(choice) for choice in (queues, pattern, topic)) != 1:
         raise ValueError(
-            "Say what to read with one of these: queue (a name, or several with commas), queuePattern, or topic with "
-            "subscription."
+            "Set one of these options to say what to read: queue (one name, or several separated by commas), "
+            "queuePattern, or topic with subscription."
         )
     if bool(topic) != bool(subscriptions):
-        raise ValueError("The options topic and subscription belong together: messages wait in subscriptions.")
+        raise ValueError("Set the options topic and subscription together: messages wait in subscriptions.")
     if pattern:
         try:
             re.compile(pattern)
         except re.error as error:
             raise ValueError(f"queuePattern is {pattern!r}, which is not a regular expression: {error}.") from None
-    given = found.get("subqueue", "")
-    sub_queue = SUB_QUEUES.get(given.replace("-", "").lower())
-    if given and sub_queue is None:
-        raise ValueError(f"subQueue is {given!r}; allowed: 'deadLetter' or 'transferDeadLetter'.")
+    name = values.get("subqueue", "")
+    sub_queue = SUB_QUEUES.get(name.replace("-", "").lower())
+    if name and sub_queue is None:
+        raise ValueError(f"subQueue is {name!r}; allowed: 'deadLetter' or 'transferDeadLetter'.")
     return Entities(queues, pattern or None, topic or None, subscriptions, sub_queue)
 
 
-def _names(found: Mapping[str, str], name: str) -> tuple[str, ...]:
-    names = [piece.strip() for piece in found.get(name, "").split(",") if piece.strip()]
-    seen: dict[str, str] = {}
-    for one in names:
-        if one.lower() in seen:
-            raise ValueError(f"{name} names {one!r} twice.")
-        seen[one.lower()] = one
+def _names(values: Mapping[str, str], option: str) -> tuple[str, ...]:
+    names = [piece.strip() for piece in values.get(option, "").split(",") if piece.strip()]
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise ValueError(f"{option} names {name!r} twice.")
+        seen.add(name.lower())
     return tuple(names)
 
 
-def _number(found: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    text = found.get(name.lower())
+def _number(values: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = values.get(name.lower())
     if text is None:
         return default
     try:
@@ -184,8 +181,8 @@ def _number(found: Mapping[str, str], name: str, default: int, least: int, most:
     return value
 
 
-def _flag(found: Mapping[str, str], name: str, default: bool) -> bool:
-    text = found.get(name.lower(), str(default)).lower()
+def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
+    text = values.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
         raise ValueError(f"{name} is {text!r}; allowed: true or false.")
     return text == "true"
