@@ -1,7 +1,7 @@
-"""The plain way: the SDK receives, sends and settles. The reference the AMQP transport is compared with.
+"""The plain transport: the SDK receives, sends and settles. It is the reference for the AMQP transport.
 
-One thing is not plain: the bytes of a received message are taken as they come off the link, before the SDK decodes
-them (it drops the difference between AMQP's number types). They are what `envelope` restores and what is sent on.
+One thing is not plain: the encoded message is copied as it comes off the link, before the SDK decodes it, because the
+SDK loses the difference between AMQP's number types. `envelope` restores these bytes, and they are sent on.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, 
 from pairbus.syphon.transport import ReceiverLostError, renew_after
 
 _OPEN_SECONDS = 30.0
-_ALONE_BYTES = 255_000
-_SENDERS_AT_MOST = 200
+_MAX_BATCH_OF_ONE_BYTES = 255_000
+_MAX_SENDERS = 200
 _UNAUTHORIZED = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 _LOCK_GONE = (MessageLockLostError, MessageAlreadySettled, MessageNotFoundError)
 
@@ -63,7 +63,7 @@ class SdkTransport:
                 await opened.open()
         except (AzureError, TimeoutError, OSError) as error:
             await opened.close()
-            raise _lost(error) from error
+            raise _receiver_lost(error) from error
         except BaseException:
             await opened.close()
             raise
@@ -73,7 +73,7 @@ class SdkTransport:
         while True:
             sender, turn = self._sender(destination)
             async with turn:
-                if self._senders.get(destination) == (sender, turn):  # nobody dropped it while we waited
+                if self._senders.get(destination) == (sender, turn):  # not dropped while we waited
                     await self._send(destination, sender, raws)
                     return
 
@@ -87,26 +87,26 @@ class SdkTransport:
             await self._drop(destination)
             raise _send_error(error, in_doubt) from error
         except (AzureError, OSError, ValueError, TypeError) as error:
-            # The credential's or the SDK's own state, not the message: that was encoded already.
+            # The cause is the credential or the SDK's own state. The message is already encoded.
             await self._drop(destination)
-            verdict = SendFailure.UNREACHABLE if isinstance(error, OSError) else SendFailure.UNAVAILABLE
+            failure = SendFailure.UNREACHABLE if isinstance(error, OSError) else SendFailure.UNAVAILABLE
             in_doubt = in_doubt and isinstance(error, OSError)
-            raise SendError(verdict, f"client:{type(error).__name__}", str(error), in_doubt=in_doubt) from error
+            raise SendError(failure, f"client:{type(error).__name__}", str(error), in_doubt=in_doubt) from error
         except asyncio.CancelledError:
-            # In the middle of a frame, perhaps: this connection is of no use any more.
+            # Perhaps in the middle of a frame: the connection cannot be used again.
             await asyncio.shield(self._drop(destination))
             raise
 
     def _sender(self, destination: str) -> tuple[ServiceBusSender, asyncio.Lock]:
-        found = self._senders.get(destination)
-        if found is None:
-            # To the SDK's sender a topic is a path like any other.
-            found = self._senders[destination] = (self._primary.get_queue_sender(destination), asyncio.Lock())
-            if len(self._senders) > _SENDERS_AT_MOST:
-                self._close_an_idle_sender()
-        return found
+        entry = self._senders.get(destination)
+        if entry is None:
+            # The SDK's queue sender accepts any path, also that of a topic.
+            entry = self._senders[destination] = (self._primary.get_queue_sender(destination), asyncio.Lock())
+            if len(self._senders) > _MAX_SENDERS:
+                self._close_idle_sender()
+        return entry
 
-    def _close_an_idle_sender(self) -> None:
+    def _close_idle_sender(self) -> None:
         for destination, (sender, turn) in self._senders.items():
             if not turn.locked():
                 del self._senders[destination]
@@ -115,15 +115,15 @@ class SdkTransport:
                 return
 
     async def _drop(self, destination: str) -> None:
-        found = self._senders.pop(destination, None)
-        if found is not None:
+        entry = self._senders.pop(destination, None)
+        if entry is not None:
             with contextlib.suppress(ServiceBusError, OSError, TimeoutError):
                 async with asyncio.timeout(5.0):
-                    await found[0].close()
+                    await entry[0].close()
 
     async def reachable(self) -> bool:
         if not self._namespace.plain_amqp:
-            return True  # whoever is on the way answers, whether the namespace does or not: its entities will tell
+            return True  # a proxy or gateway may answer for a dead namespace, so an answer would prove nothing
         host, port = self._namespace.address
         try:
             async with asyncio.timeout(10.0):
@@ -142,25 +142,25 @@ class SdkTransport:
 
 
 class SdkReceiver:
-    """The SDK's receiver does one thing at a time: whatever uses it takes its turn."""
+    """The SDK's receiver does one thing at a time, so its users take turns."""
 
     def __init__(self, receiver: ServiceBusReceiver) -> None:
         self._receiver = receiver
         self._turn = asyncio.Lock()
         self._raws: dict[bytes, bytes] = {}
-        self._tapped: Any = None
+        self._tapped_link: Any = None
 
     async def open(self) -> None:
         await open_link(self._receiver, _OPEN_SECONDS)
         self._tap()
 
     def _tap(self) -> None:
-        """Note the bytes of every message as it comes off the link."""
+        """Copy the bytes of every message as it comes off the link."""
         link = cast(Any, self._receiver)._handler._link
-        if link is self._tapped:
+        if link is self._tapped_link:
             return
-        self._tapped = link
-        take: Callable[[Any], Awaitable[None]] = link._incoming_transfer
+        self._tapped_link = link
+        original: Callable[[Any], Awaitable[None]] = link._incoming_transfer
         pieces = bytearray()
         tag = b""
 
@@ -173,7 +173,7 @@ class SdkReceiver:
             if not frame[5]:
                 self._raws[tag] = bytes(pieces)
                 pieces.clear()
-            await take(frame)
+            await original(frame)
 
         link._incoming_transfer = tapped
 
@@ -183,7 +183,7 @@ class SdkReceiver:
                 self._tap()
                 received = await self._receiver.receive_messages(max_message_count=limit, max_wait_time=max(wait, 0.01))
             except (ServiceBusError, OSError, AttributeError) as error:
-                raise _lost(error) from error
+                raise _receiver_lost(error) from error
         now = asyncio.get_running_loop().time()
         return [self._delivery(message, now) for message in received]
 
@@ -198,17 +198,17 @@ class SdkReceiver:
         )
 
     async def quiet(self) -> list[Delivery]:
-        # Without a prefetch nothing comes unasked; what a cancelled receive left behind is handed over here.
+        # Without prefetch nothing arrives unrequested, but a cancelled receive may have left messages.
         return await self.receive(100, 0.01) if self._raws else []
 
     async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        return await self._each(deliveries, lambda one: self._receiver.complete_message(one.handle))
+        return await self._each(deliveries, lambda delivery: self._receiver.complete_message(delivery.handle))
 
     async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        # The SDK offers this only for one message at a time; the request it makes takes any number of them.
+        # The SDK offers this for one message at a time, but the request it makes takes any number.
         receiver = cast(Any, self._receiver)
-        tokens = [one.handle.lock_token for one in deliveries]
-        if None in tokens:  # one of them is settled
+        tokens = [delivery.handle.lock_token for delivery in deliveries]
+        if None in tokens:  # at least one is already settled
             return list(deliveries)
         async with self._turn:
             try:
@@ -216,56 +216,56 @@ class SdkReceiver:
             except (*_LOCK_GONE, ValueError):
                 return list(deliveries)
             except (ServiceBusError, OSError) as error:
-                raise _lost(error) from error
-        for one in deliveries:
-            one.handle._settled = True
+                raise _receiver_lost(error) from error
+        for delivery in deliveries:
+            delivery.handle._settled = True
         return []
 
     async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        return await self._each(deliveries, lambda one: self._receiver.abandon_message(one.handle))
+        return await self._each(deliveries, lambda delivery: self._receiver.abandon_message(delivery.handle))
 
     async def dead_letter(self, letters: Sequence[DeadLetter]) -> list[Delivery]:
         by_number = {letter.delivery.sequence_number: letter for letter in letters}
 
-        def bury(one: Delivery) -> Awaitable[None]:
-            letter = by_number[one.sequence_number]
+        def dead_letter(delivery: Delivery) -> Awaitable[None]:
+            letter = by_number[delivery.sequence_number]
             return self._receiver.dead_letter_message(
-                one.handle, reason=letter.reason, error_description=letter.description
+                delivery.handle, reason=letter.reason, error_description=letter.description
             )
 
-        return await self._each([letter.delivery for letter in letters], bury)
+        return await self._each([letter.delivery for letter in letters], dead_letter)
 
     async def renew(self, deliveries: Sequence[Delivery]) -> tuple[float, list[Delivery]]:
-        last: Any = None
+        locked_until: Any = None
 
-        async def renew(one: Delivery) -> None:
-            nonlocal last
-            last = await self._receiver.renew_message_lock(one.handle)
+        async def renew(delivery: Delivery) -> None:
+            nonlocal locked_until
+            locked_until = await self._receiver.renew_message_lock(delivery.handle)
 
         lost = await self._each(deliveries, renew)
         now = asyncio.get_running_loop().time()
-        return renew_after(now, last.timestamp() if last is not None else None), lost
+        return renew_after(now, locked_until.timestamp() if locked_until is not None else None), lost
 
     async def _each(self, deliveries: Sequence[Delivery], act: Callable[[Delivery], Awaitable[Any]]) -> list[Delivery]:
         lost = []
         async with self._turn:
-            for one in deliveries:
+            for delivery in deliveries:
                 try:
-                    await act(one)
+                    await act(delivery)
                 except (*_LOCK_GONE, ValueError):
-                    lost.append(one)
+                    lost.append(delivery)
                 except (ServiceBusError, OSError) as error:
-                    raise _lost(error) from error
+                    raise _receiver_lost(error) from error
         return lost
 
     async def peek(self, from_number: int, count: int) -> list[Peeked]:
         async with self._turn:
             try:
-                # To the SDK 0 means: where the last receive ended.
-                found = await self._receiver.peek_messages(count, sequence_number=max(from_number, 1))
+                # For the SDK, 0 means: from where the last receive ended.
+                messages = await self._receiver.peek_messages(count, sequence_number=max(from_number, 1))
             except (ServiceBusError, OSError) as error:
-                raise _lost(error) from error
-        return [_peeked(message) for message in found]
+                raise _receiver_lost(error) from error
+        return [_peeked(message) for message in messages]
 
     async def close(self) -> None:
         with contextlib.suppress(ServiceBusError, OSError, TimeoutError):
@@ -277,10 +277,10 @@ def _peeked(message: ServiceBusReceivedMessage) -> Peeked:
     properties: Any = message.application_properties or {}
 
     def text(name: str) -> str | None:
-        found = properties.get(name.encode(), properties.get(name))
-        return (
-            found.decode("utf-8", "replace") if isinstance(found, bytes) else found if isinstance(found, str) else None
-        )
+        value = properties.get(name.encode(), properties.get(name))
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        return value if isinstance(value, str) else None
 
     return Peeked(
         message.sequence_number or 0,
@@ -297,13 +297,13 @@ def _enqueued_ms(message: ServiceBusReceivedMessage) -> int:
 
 
 def _outgoing(raws: Sequence[bytes], sender: ServiceBusSender) -> Any:
-    if len(raws) == 1 and len(raws[0]) > _ALONE_BYTES:
-        # A batch of one would be a few bytes too large for what the destination takes.
+    if len(raws) == 1 and len(raws[0]) > _MAX_BATCH_OF_ONE_BYTES:
+        # As a batch of one, the message would be a few bytes too large for its destination.
         return AmqpAnnotatedMessage(message=decode_payload(memoryview(raws[0])))
     return RawBatch(raws, sender)
 
 
-def _lost(error: BaseException) -> ReceiverLostError:
+def _receiver_lost(error: BaseException) -> ReceiverLostError:
     missing = isinstance(error, MessagingEntityNotFoundError) or _token_status(error) == 404
     unauthorized = isinstance(error, _UNAUTHORIZED) and not missing
     return ReceiverLostError(f"{type(error).__name__}: {error}", missing=missing, unauthorized=unauthorized)
@@ -315,15 +315,15 @@ def _token_status(error: BaseException) -> int | None:
 
 def _send_error(error: ServiceBusError, in_doubt: bool) -> SendError:
     condition = UNAUTHORIZED if isinstance(error, _UNAUTHORIZED) else describe(error).condition
-    # The service turns away the token for an entity that does not exist, and the SDK takes that for a wrong token.
+    # The service refuses a token for an entity that does not exist, and the SDK reports that as a wrong token.
     if isinstance(error, MessagingEntityNotFoundError) or _token_status(error) == 404:
-        verdict = SendFailure.MISSING
+        failure = SendFailure.MISSING
     elif isinstance(error, MessageSizeExceededError):
-        verdict = SendFailure.REFUSED
+        failure = SendFailure.REFUSED
     elif isinstance(error, ServiceBusConnectionError | ServiceBusCommunicationError | OperationTimeoutError):
-        verdict = SendFailure.UNREACHABLE
+        failure = SendFailure.UNREACHABLE
     else:
-        verdict = failure_of_send(condition) if in_doubt else failure_of_link(condition)
-    unanswered = in_doubt and verdict is SendFailure.UNREACHABLE
-    refused = isinstance(error, ServiceBusAuthenticationError) and verdict is not SendFailure.MISSING
-    return SendError(verdict, condition or type(error).__name__, str(error), in_doubt=unanswered, token_refused=refused)
+        failure = failure_of_send(condition) if in_doubt else failure_of_link(condition)
+    unanswered = in_doubt and failure is SendFailure.UNREACHABLE
+    refused = isinstance(error, ServiceBusAuthenticationError) and failure is not SendFailure.MISSING
+    return SendError(failure, condition or type(error).__name__, str(error), in_doubt=unanswered, token_refused=refused)
