@@ -9,7 +9,9 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -190,3 +192,75 @@ def test_an_application_that_only_sends_loads_only_the_sdk_and_msgspec() -> None
     code = f"import sys, pairbus; print(*sorted({heavy!r} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
+
+
+# Which extras a package may rely on, besides the base dependencies. Several tuples: each of them must be enough.
+EXTRAS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "pairbus.amqp": (("syphon",), ("embedded",)),
+    "pairbus.cli": (("cli", "identity"),),
+    "pairbus.dashboard": (("dashboard",),),
+    "pairbus.demo": (("embedded", "cli"),),
+    "pairbus.doctor": (("cli",),),
+    "pairbus.embedded": (("embedded",),),
+    "pairbus.pairing": (("metrics",),),
+    "pairbus.pipeline": (("spark", "java"),),
+    "pairbus.syphon": (("syphon",),),
+    "pyspark_pairbus": (("spark",),),
+}
+USERS_OWN = {"pairbus.testing": {"pytest"}}
+"""Distributions that the user brings: pytest loads our plugin."""
+DISTRIBUTIONS = {"cproton": "python-qpid-proton", "proton": "python-qpid-proton", "opentelemetry": "opentelemetry-api"}
+PROJECT = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def distribution(name: str) -> str:
+    """The distribution of an import, by the convention that most follow: azure.core is in azure-core."""
+    top = library(name)
+    return DISTRIBUTIONS.get(top) or "-".join(name.split(".")[: 2 if top == "azure" else 1]).replace("_", "-")
+
+
+def declared(extras: tuple[str, ...]) -> set[str]:
+    """The distributions of the base and of these extras, including the extras that they name."""
+    names = set()
+    for requirement in [*PROJECT["dependencies"], *(each for extra in extras for each in optional(extra))]:
+        names.add(re.split(r"[^A-Za-z0-9-]", requirement)[0])
+    return names
+
+
+def optional(extra: str) -> Iterator[str]:
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        nested = re.fullmatch(r"pairbus\[(.+)\]", requirement)
+        if nested:
+            for name in nested[1].split(","):
+                yield from optional(name)
+        else:
+            yield requirement
+
+
+def undeclared(package: str, imports: Iterable[str], extras: tuple[str, ...]) -> set[str]:
+    ours = {"pairbus", "pyspark_pairbus"} | sys.stdlib_module_names
+    needed = {distribution(name) for name in imports if library(name) not in ours}
+    return needed - declared(extras) - USERS_OWN.get(package, set())
+
+
+def test_every_imported_distribution_is_declared_for_its_extra() -> None:
+    imports: dict[str, set[str]] = defaultdict(set)
+    for module in SOURCES:
+        imports[".".join(module.split(".")[:2])].update(imports_of(module))
+    spark = PACKAGE.parent / "pyspark_pairbus" / "__init__.py"
+    imports["pyspark_pairbus"].update(imports_of_source(spark.read_text(encoding="utf-8"), "pyspark_pairbus.__init__"))
+    assert set(EXTRAS) <= set(imports), "EXTRAS names a package that does not exist"
+    missing = {
+        (package, extras): names
+        for package in imports
+        for extras in EXTRAS.get(package, ((),))
+        if (names := undeclared(package, imports[package], extras))
+    }
+    assert not missing, "declare these distributions in pyproject.toml"
+
+
+def test_an_undeclared_distribution_is_found() -> None:
+    assert undeclared("pairbus.syphon", ["os.path", "pairbus.amqp", "aiohttp.web", "requests"], ("syphon",)) == {
+        "requests"
+    }
+    assert undeclared("pairbus.ledger", ["azure.core.exceptions", "azure.identity"], ()) == {"azure-identity"}
