@@ -47,7 +47,7 @@ def test_a_look_into_the_backlog_asks_before_spark_starts(
         monkeypatch.setenv("PAIRBUS_CA_FILE", standby.ca_file)
         assert run([*look, "env:STANDBY"]) == 2
         said = capsys.readouterr().err
-        assert "has no backlog queues of it" in said
+        assert "has no backlog queues of this primary" in said
         assert said.count("\n") == 1
 
 
