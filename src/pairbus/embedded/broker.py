@@ -328,9 +328,13 @@ class Broker:
         self.namespace.router.sendable(path)
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
-        self.namespace.registry.create_queue(description, self.clock.now_ms())
+        entity = self.namespace.registry.create_queue(description, self.clock.now_ms())
         await self._committed()
+        self._created(entity.path)
         return self.get_queue(description.name)
+
+    def _created(self, path: str) -> None:
+        """Called after an entity was created, for subclasses."""
 
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
         now = self.clock.now_ms()
@@ -340,8 +344,9 @@ class Broker:
         return self.get_queue(description.name)
 
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
-        self.namespace.registry.create_topic(description, self.clock.now_ms())
+        entity = self.namespace.registry.create_topic(description, self.clock.now_ms())
         await self._committed()
+        self._created(entity.path)
         return self.get_topic(description.name)
 
     async def update_topic(self, description: TopicDescription) -> TopicDescription:
@@ -350,8 +355,9 @@ class Broker:
         return self.get_topic(description.name)
 
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        self.namespace.registry.create_subscription(description, self.clock.now_ms())
+        entity = self.namespace.registry.create_subscription(description, self.clock.now_ms())
         await self._committed()
+        self._created(entity.path)
         return self.get_subscription(description.topic, description.name)
 
     async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:

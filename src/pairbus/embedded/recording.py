@@ -10,12 +10,12 @@ The steps of a transaction are recorded when it commits, and not at all when it 
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.embedded.broker import Broker, Done
 from pairbus.embedded.clock import Clock
-from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.message import (
     PING_CONTENT_TYPE,
     AbandonMessage,
@@ -26,7 +26,6 @@ from pairbus.embedded.entities.message import (
     ReleaseMessage,
     Settlement,
 )
-from pairbus.embedded.entities.paths import subscription_path
 from pairbus.embedded.errors import BrokerError, Limits
 from pairbus.embedded.receivers import Deliver, MessageDelivery, ReceiveMode
 from pairbus.embedded.store import Store
@@ -34,6 +33,8 @@ from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, error_na
 
 # Records an operation, given the error that refused it.
 Record = Callable[[BrokerError | None], None]
+
+T = TypeVar("T")
 
 _PING = PING_CONTENT_TYPE.encode()
 _SETTLEMENTS: dict[type[Settlement], Operation] = {
@@ -101,13 +102,10 @@ class RecordingBroker(Broker):
         session_id: str | None,
         done: Callable[[list[tuple[bytes, bytes]] | BrokerError], None],
     ) -> None:
-        def record_and_answer(result: list[tuple[bytes, bytes]] | BrokerError) -> None:
-            if not isinstance(result, BrokerError):
-                deleted = mode is ReceiveMode.RECEIVE_AND_DELETE
-                self._record_receive(path, [raw for _, raw in result], deleted=deleted)
-            done(result)
+        def record(result: list[tuple[bytes, bytes]]) -> None:
+            self._record_receive(path, [raw for _, raw in result], deleted=mode is ReceiveMode.RECEIVE_AND_DELETE)
 
-        super().receive_deferred(path, sequence_numbers, mode, session_id, record_and_answer)
+        super().receive_deferred(path, sequence_numbers, mode, session_id, _on_success(record, done))
 
     def _record_receive(self, path: str, raws: Sequence[bytes], *, deleted: bool) -> None:
         self._begin_with_messages(Operation.RECEIVE, path, raws)(None)
@@ -147,12 +145,10 @@ class RecordingBroker(Broker):
     def delete_batch(
         self, path: str, count: int, enqueued_before_ms: int, done: Callable[[int | BrokerError], None]
     ) -> None:
-        def record_and_answer(result: int | BrokerError) -> None:
-            if not isinstance(result, BrokerError):
-                self._begin(Operation.COMPLETE, path, [None] * result)(None)
-            done(result)
+        def record(deleted: int) -> None:
+            self._begin(Operation.COMPLETE, path, [None] * deleted)(None)
 
-        super().delete_batch(path, count, enqueued_before_ms, record_and_answer)
+        super().delete_batch(path, count, enqueued_before_ms, _on_success(record, done))
 
     def discharge(self, txn: bytes, fail: bool, done: Done) -> None:
         records = self._uncommitted.pop(txn, [])
@@ -171,20 +167,8 @@ class RecordingBroker(Broker):
 
     # -- administration
 
-    async def create_queue(self, description: QueueDescription) -> QueueDescription:
-        created = await super().create_queue(description)
-        self._begin(Operation.CREATE, description.name, [None])(None)
-        return created
-
-    async def create_topic(self, description: TopicDescription) -> TopicDescription:
-        created = await super().create_topic(description)
-        self._begin(Operation.CREATE, description.name, [None])(None)
-        return created
-
-    async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        created = await super().create_subscription(description)
-        self._begin(Operation.CREATE, subscription_path(description.topic, description.name), [None])(None)
-        return created
+    def _created(self, path: str) -> None:
+        self._begin(Operation.CREATE, path, [None])(None)
 
     # -- writing records
 
@@ -224,6 +208,17 @@ class RecordingBroker(Broker):
             done(error)
 
         return record_and_answer
+
+
+def _on_success(
+    record: Callable[[T], None], done: Callable[[T | BrokerError], None]
+) -> Callable[[T | BrokerError], None]:
+    def record_and_answer(result: T | BrokerError) -> None:
+        if not isinstance(result, BrokerError):
+            record(result)
+        done(result)
+
+    return record_and_answer
 
 
 def _is_ping(raw: bytes) -> bool:

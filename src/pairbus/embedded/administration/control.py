@@ -96,16 +96,11 @@ class Control:
         return Fault(mode, wanted.entity, wanted.condition, wanted.rate, wanted.delay_ms, until_ms)
 
     def _fault_to_plain(self, fault: Fault) -> dict[str, Any]:
-        left_ms = None if fault.until_ms is None else max(0, fault.until_ms - self._clock.now_ms())
-        plain = {
-            "mode": fault.mode,
-            "entity": fault.entity,
-            "condition": fault.condition,
-            "rate": fault.rate,
-            "delay_ms": fault.delay_ms,
-            "for_ms": left_ms,
-        }
-        return {name: value for name, value in plain.items() if value is not None}
+        plain = fault.to_plain()
+        until_ms = plain.pop("until_ms", None)
+        if until_ms is not None:
+            plain["for_ms"] = max(0, until_ms - self._clock.now_ms())
+        return plain
 
     async def _put_rule(self, name: str, body: bytes) -> dict[str, Any]:
         wanted = _read_json(body, _RuleBody)
