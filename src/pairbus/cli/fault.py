@@ -77,7 +77,7 @@ def fault(
     delay_ms = None if delay is None else parse_duration_ms("--delay", delay)
     for_ms = None if duration is None else parse_duration_ms("--for", duration)
 
-    from pairbus.embedded.faults import ControlError, RemoteSwitchboard
+    from pairbus.embedded.faults import FaultControlError, RemoteSwitchboard
 
     try:
         connection_string = _connection_string(server)
@@ -102,7 +102,7 @@ def fault(
                 print_json(active)
             if not faults:
                 typer.echo(f"No fault is active at {address}.")
-    except ControlError as error:
+    except FaultControlError as error:
         raise Refusal(str(error)) from error
 
 

@@ -1,20 +1,22 @@
-"""Faults on purpose, so that users can rehearse: what a namespace or one of its entities does wrong, and until when.
+"""Faults that users switch on to rehearse outages of a namespace or of one of its entities.
 
 Modes
-- refuse            connections of the whole namespace are cut as they come; for an entity, its links are refused
-- drop              the connection is cut when a message arrives, before it is stored
-- hang              links open, then nothing is answered: messages are neither stored nor delivered, requests not
-                    replied to
+- refuse            new connections to the namespace are cut; for an entity, its links are refused
+- drop              the connection is cut when a message arrives, before the message is stored
+- hang              links open, but nothing is stored, delivered or answered
 - error             everything is refused with `condition`
-- throttle          above `rate` messages a second, sends are refused as server-busy
+- throttle          sends above `rate` messages per second are refused as server-busy
 - slow              everything is answered `delay_ms` later
-- accept-then-fail  messages are stored, and never answered
+- accept-then-fail  messages are stored, but never answered
 
 Rules
-- An entity's own fault goes before the namespace's. A fault covers an entity with its sub-queues, subscriptions and
-  management, not other entities whose names begin the same.
-- One fault per entity, and one for the namespace: setting another replaces it.
-- A fault ends when it is cleared, replaced, or its time is over; those who wait because of it are then told.
+- An entity's own fault takes precedence over the namespace's. A fault covers an entity with its sub-queues,
+  subscriptions and management, but not other entities whose names start the same.
+- An entity has at most one fault, and so has the namespace: a new one replaces it.
+- A fault ends when it is cleared, is replaced or expires. Its listeners are called then.
+
+`FaultSwitchboard` holds the faults of a server. `RemoteSwitchboard` controls them from another process or thread,
+through the server's control endpoint on loopback. That needs a connection string with the Manage right.
 """
 
 from __future__ import annotations
@@ -52,30 +54,30 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise InvalidError(f"Fault mode {self.mode!r} is unknown; expected one of {', '.join(MODES)}.")
+            raise InvalidError(f"Fault mode {self.mode!r} is unknown. Use one of {', '.join(MODES)}.")
         if self.entity is not None and not self.entity.strip("/"):
-            raise InvalidError("The entity of a fault is empty; name one, or leave it out for the whole namespace.")
+            raise InvalidError("The fault names an empty entity. Name one, or leave it out for the whole namespace.")
         if (self.mode == "error") != (self.condition is not None):
-            raise InvalidError("A condition (for example amqp:internal-error) goes with mode error, and only with it.")
+            raise InvalidError("Mode error, and no other, needs a condition, for example amqp:internal-error.")
         if self.condition is not None and (not self.condition.isascii() or not self.condition):
-            raise InvalidError(f"Condition {self.condition!r} is not an AMQP symbol: it must be ASCII text.")
+            raise InvalidError(f"Condition {self.condition!r} is not an AMQP symbol. Use ASCII text.")
         if (self.mode == "throttle") != (self.rate is not None):
-            raise InvalidError("A rate (messages a second) goes with mode throttle, and only with it.")
+            raise InvalidError("Mode throttle, and no other, needs a rate (messages per second).")
         if self.rate is not None and not self.rate >= 0:
-            raise InvalidError(f"Rate {self.rate!r} must be 0 or more messages a second.")
+            raise InvalidError(f"The rate is {self.rate!r} messages per second. It must be at least 0.")
         if (self.mode == "slow") != (self.delay_ms is not None):
-            raise InvalidError("A delay (delay_ms) goes with mode slow, and only with it.")
+            raise InvalidError("Mode slow, and no other, needs a delay (delay_ms).")
         if self.delay_ms is not None and not 0 <= self.delay_ms <= 3_600_000:
-            raise InvalidError(f"Delay {self.delay_ms!r} must be 0 to 3600000 milliseconds.")
+            raise InvalidError(f"The delay is {self.delay_ms!r} ms. It must be between 0 and 3600000.")
 
     def covers(self, path: str) -> bool:
-        """Whether this fault is about the entity with this path, or about something that belongs to it."""
+        """Whether the fault covers the entity or sub-entity with this path."""
         if self.entity is None:
             return True
-        own, asked = self.entity.strip("/").lower(), path.strip("/").lower()
-        if not asked.startswith(own):
+        own, other = self.entity.strip("/").lower(), path.strip("/").lower()
+        if not other.startswith(own):
             return False
-        rest = asked[len(own) :]
+        rest = other[len(own) :]
         return not rest or rest.startswith(("/$", "/subscriptions/"))
 
     def to_plain(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Fault:
 
 
 class _Bucket:
-    """Lets `rate` a second through, evenly, with a burst of one second's worth."""
+    """A token bucket: `rate` messages per second, with bursts of up to one second's worth."""
 
     __slots__ = ("_at_ms", "_left", "_rate")
 
@@ -102,7 +104,7 @@ class _Bucket:
 
 
 class FaultSwitchboard:
-    """The faults of one namespace. Lives on the broker's loop, like everything that asks it."""
+    """The faults of one namespace. Used only on the broker's loop."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -112,10 +114,10 @@ class FaultSwitchboard:
         self._listeners: set[Callable[[], None]] = set()
 
     def set(self, fault: Fault) -> None:
-        """Switch a fault on, in place of the one its entity had."""
+        """Switch a fault on. It replaces the entity's previous fault."""
         key = _key(fault.entity)
         if key not in self._faults and len(self._faults) >= MAX_FAULTS:
-            raise InvalidError(f"There are {MAX_FAULTS} faults already; clear some.")
+            raise InvalidError(f"The limit of {MAX_FAULTS} faults is reached. Clear some first.")
         self._drop(key)
         now_ms = self._clock.now_ms()
         if fault.until_ms is None or fault.until_ms > now_ms:
@@ -124,40 +126,37 @@ class FaultSwitchboard:
                 self._buckets[key] = _Bucket(fault.rate, now_ms)
             if fault.until_ms is not None:
                 self._wake_at(key, fault.until_ms)
-        self._tell()
+        self._notify()
 
     def clear(self, entity: str | None = None) -> None:
-        """End the fault of an entity; without one, end all of them."""
+        """Clear the fault of an entity, or all faults."""
         for key in list(self._faults) if entity is None else [_key(entity)]:
             self._drop(key)
-        self._tell()
+        self._notify()
 
     def list(self) -> builtins.list[Fault]:
         now_ms = self._clock.now_ms()
         return [fault for fault in self._faults.values() if fault.until_ms is None or fault.until_ms > now_ms]
 
     def fault_of(self, path: str | None) -> Fault | None:
-        """The fault that holds for this entity now; for None, the namespace's own."""
+        """The fault that applies to this entity now. For None, the namespace's own."""
         if not self._faults:
             return None
-        found = None
-        for key, fault in self._faults.items():
-            if key is None:
-                found = found or fault
-            elif path is not None and fault.covers(path):
-                found = fault
-                break
-        if found is not None and found.until_ms is not None and found.until_ms <= self._clock.now_ms():
+        applies = self._faults.get(None)
+        if path is not None:
+            own = (fault for fault in self._faults.values() if fault.entity is not None and fault.covers(path))
+            applies = next(own, applies)
+        if applies is not None and applies.until_ms is not None and applies.until_ms <= self._clock.now_ms():
             return None
-        return found
+        return applies
 
     def lets_through(self, fault: Fault) -> bool:
-        """Whether a throttle lets one more message through now."""
+        """Whether a throttle admits another message now."""
         bucket = self._buckets.get(_key(fault.entity))
         return bucket is None or bucket.take(self._clock.now_ms())
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Be told whenever faults change; until `unlisten`."""
+        """Call `listener` whenever faults change, until `unlisten`."""
         self._listeners.add(listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
@@ -169,7 +168,7 @@ class FaultSwitchboard:
                 self._wake_at(key, until_ms)
                 return
             self._drop(key)
-            self._tell()
+            self._notify()
 
         self._alarms[key] = self._clock.call_at(until_ms, wake)
 
@@ -180,7 +179,7 @@ class FaultSwitchboard:
         if alarm is not None:
             alarm.cancel()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()
 
@@ -192,21 +191,21 @@ def _key(entity: str | None) -> str | None:
 # --- from another process ------------------------------------------------------------------------------
 
 
-class ControlError(Exception):
-    """The control endpoint could not be asked, or said no; one sentence."""
+class FaultControlError(Exception):
+    """The control endpoint is not reachable or refused the request. The message is one sentence."""
 
 
 class RemoteSwitchboard:
-    """Sets, clears and lists the faults of the server behind `connection_string`."""
+    """Sets, clears and lists the faults of the server that `connection_string` names."""
 
     def __init__(self, connection_string: str) -> None:
         parts = dict(part.partition("=")[::2] for part in connection_string.strip().split(";") if part)
         missing = [key for key in ("Endpoint", "SharedAccessKeyName", "SharedAccessKey") if not parts.get(key)]
         endpoint = urlsplit(parts.get("Endpoint", ""))
         if missing or endpoint.hostname is None:
-            raise ControlError(
-                f"The connection string lacks {' and '.join(missing) or 'a host in Endpoint'}: "
-                "take the one that 'pairbus serve' shows."
+            raise FaultControlError(
+                f"The connection string lacks {' and '.join(missing) or 'a host in Endpoint'}. "
+                "Use the one that 'pairbus serve' prints."
             )
         self._host = endpoint.hostname
         self._port = endpoint.port or 5672
@@ -234,17 +233,17 @@ class RemoteSwitchboard:
             "delay_ms": delay_ms,
             "for_ms": for_ms,
         }
-        self._ask("PUT", FAULTS_PATH, {key: value for key, value in fault.items() if value is not None})
+        self._request("PUT", FAULTS_PATH, {key: value for key, value in fault.items() if value is not None})
 
     def clear(self, entity: str | None = None) -> None:
-        """Ends the faults of `entity`, or all of them."""
-        self._ask("DELETE", FAULTS_PATH if entity is None else f"{FAULTS_PATH}?entity={quote(entity, safe='')}")
+        """Clear the fault of `entity`, or all faults."""
+        self._request("DELETE", FAULTS_PATH if entity is None else f"{FAULTS_PATH}?entity={quote(entity, safe='')}")
 
     def list(self) -> list[dict[str, Any]]:
-        faults = self._ask("GET", FAULTS_PATH)["faults"]
+        faults = self._request("GET", FAULTS_PATH)["faults"]
         return list(faults)
 
-    def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         token = sign(f"http://{self._host}:{self._port}/", self._key_name, self._key, int(time.time()) + TOKEN_SECONDS)
         connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
         try:
@@ -254,16 +253,16 @@ class RemoteSwitchboard:
             answer = connection.getresponse()
             text = answer.read().decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
-            raise ControlError(
-                f"No pairbus server answers on {self._host}:{self._port} ({error}): start it with 'pairbus serve'."
+            raise FaultControlError(
+                f"No pairbus server answers on {self._host}:{self._port} ({error}). Start it with 'pairbus serve'."
             ) from error
         finally:
             connection.close()
         if answer.status == http.client.UNAUTHORIZED:
-            raise ControlError(
-                f"The server on {self._host}:{self._port} refuses the key '{self._key_name}': "
-                "faults need a key with the Manage right."
+            raise FaultControlError(
+                f"The server on {self._host}:{self._port} refuses the key '{self._key_name}'. "
+                "Use a key with the Manage right."
             )
         if answer.status >= http.client.BAD_REQUEST:
-            raise ControlError(text.strip() or f"The server answered {answer.status} {answer.reason}.")
+            raise FaultControlError(text.strip() or f"The server answered {answer.status} {answer.reason}.")
         return dict(json.loads(text)) if text else {}

@@ -1,10 +1,9 @@
-"""What a running server says about itself on disk, so that other processes of the same user find it.
+"""Descriptions of running servers on disk, through which other processes of the same user find them.
 
-Rules:
-- The description holds a key, so its file is its owner's alone (mode 600) and appears whole or not at all.
-- It lies in the ready file that was asked for, in the data folder, and in the user's run folder.
-- A server removes its descriptions when it stops. One that was killed leaves them behind; they name a process
-  that is gone, which is how a reader recognises them.
+- A description contains a key: only its owner can read the file (mode 600), and it is written atomically.
+- It is written to the requested ready file, to the data folder and to the user's run folder.
+- A server removes its descriptions when it stops. A killed server leaves them behind; a reader recognises them because
+  their process is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ DATA_FOLDER_FILE = "server.json"
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that takes connections: exactly what a ready file holds."""
+    """A server that accepts connections: the content of a ready file."""
 
     name: str
     port: int
@@ -30,7 +29,7 @@ class RunningServer:
 
     @staticmethod
     def write_all(servers: Sequence[RunningServer], path: Path) -> None:
-        """Puts the descriptions at `path`, a line each, whole, readable by their owner only."""
+        """Write the descriptions to `path`, one line each, atomically and readable by their owner only."""
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -46,7 +45,7 @@ class RunningServer:
 
     @classmethod
     def read(cls, path: Path) -> RunningServer:
-        """The first server described at `path`. OSError when there is none, ValueError when it is something else."""
+        """Read the first server described at `path`. Raises OSError, or ValueError if it is invalid."""
         try:
             content = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
             return cls(
@@ -71,13 +70,13 @@ class RunningServer:
 
 
 def run_folder() -> Path:
-    """Where this user's running servers are listed."""
+    """The folder that lists this user's running servers."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime, "pairbus") if runtime else Path.home() / ".cache" / "pairbus" / "run"
 
 
 def run_file(server: RunningServer) -> Path:
-    """One file per process: two servers of one name do not hide each other."""
+    """The server's file in the run folder. One per process, so servers of the same name do not hide each other."""
     return run_folder() / f"{server.name}.{server.pid}.json"
 
 
@@ -87,13 +86,13 @@ def running_servers() -> Iterator[RunningServer]:
 
 
 def known_servers() -> list[RunningServer]:
-    """This user's live servers, then the last one of each name that was killed and is not back.
+    """This user's live servers, then the most recently killed server of each name that is not running again.
 
-    What was killed before, or is back, has its description removed.
+    Older descriptions of killed servers are removed.
     """
     alive: list[RunningServer] = []
     killed: dict[str, tuple[RunningServer, Path]] = {}
-    for path in sorted(run_folder().glob("*.json"), key=_written):
+    for path in sorted(run_folder().glob("*.json"), key=_modified_ns):
         try:
             server = RunningServer.read(path)
         except (OSError, ValueError):
@@ -110,7 +109,7 @@ def known_servers() -> list[RunningServer]:
     return sorted(alive, key=lambda server: (server.name, server.pid)) + [server for server, _ in killed.values()]
 
 
-def _written(path: Path) -> int:
+def _modified_ns(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:

@@ -1,23 +1,19 @@
-"""Who may do what: shared access signatures, checked against the namespace's and the entities' authorization
-rules.
+"""Who may do what in a namespace: tokens and logins, checked against authorization rules; and its TLS certificate.
 
-A token reads `SharedAccessSignature sr=<uri>&sig=<signature>&se=<seconds>&skn=<key name>`. It is good when
-the signature is the HMAC-SHA256 of `sr` and `se`, as they stand in the token, under either key of a rule
-called `skn`, and `se` is still to come. Hosts and ports in `sr` are not compared: the key proves the
-namespace, and one namespace answers to many names.
+Tokens are shared access signatures: `SharedAccessSignature sr=<uri>&sig=<signature>&se=<seconds>&skn=<key name>`. A
+token is valid if `sig` is the HMAC-SHA256 of `sr` and `se`, as they are written in the token, under either key of a
+rule named `skn`, and if `se` is in the future. Host and port in `sr` are not compared: the key proves the namespace,
+which has many names.
 
-Scope. A rule of the namespace reaches every entity, a rule of an entity that entity and what belongs to it (its
-subscriptions, sub-queues and `$management`), not another entity whose name goes on behind a slash. A token reaches no
-further than its `sr`, a grant no further than the audience it was asked for. Whoever gives a rule's name and key
-instead of a token (SASL PLAIN) gets what the rule allows.
+Scope. A rule of the namespace covers all entities. A rule of an entity covers that entity and its subscriptions,
+sub-queues and `$management`, but not another entity whose name continues after a slash. A token covers no more than its
+`sr`, a grant no more than the requested audience. A login with a rule's name and key (SASL PLAIN) has the rights of the
+rule.
 
-The certificate. A namespace shows HTTPS clients a certificate signed by an authority of its own, made once per data
-folder.
-
-`ca.pem` is public and is what clients trust (`connection_verify=ca_file`). `server.pem` holds the server's
-certificate and key and is private. The authority's key is never written: nobody, not even this program, can
-sign anything else that a client who trusts `ca.pem` would believe. Both are valid for twenty years, longer
-than a local folder lives, so nothing is renewed.
+Certificate. Each data folder gets its own authority, once. Clients trust the public `ca.pem`
+(`connection_verify=ca_file`). The private `server.pem` contains the server's certificate and key. The authority's key
+is never written, so nobody can sign anything else that a client with `ca.pem` would trust. Both certificates are valid
+for twenty years and are not renewed.
 """
 
 import hashlib
@@ -49,13 +45,13 @@ MAX_TOKEN_LENGTH = 8_192
 MAX_PATH_SEGMENTS = 32
 
 VALID_DAYS = 20 * 365
-# The wildcard is for programs that insist on a name per namespace: `contoso.servicebus.localhost`.
+# The wildcard is for programs that need a host name per namespace: `contoso.servicebus.localhost`.
 HOST_NAMES = ("localhost", "*.servicebus.localhost")
 ADDRESSES = ("127.0.0.1", "::1")
 
 
 class RuleSource(Protocol):
-    """Where rules are found: the broker."""
+    """The source of the rules: the broker."""
 
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]: ...
     def get_queue(self, name: str) -> QueueDescription: ...
@@ -66,9 +62,9 @@ class RuleSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a checked token allows: `rights` on `scope` and everything below it, until `expires_ms`.
+    """The rights of a valid token: `rights` on `scope` and everything below it, until `expires_ms`.
 
-    Where they come from a rule of an `entity`, they end with what belongs to it.
+    If they come from a rule of an `entity`, they cover only that entity and its parts.
     """
 
     scope: str
@@ -77,18 +73,18 @@ class Grant:
     entity: str | None = None
 
     def allows(self, path: str, right: str) -> bool:
-        asked = entity_path(path)
+        requested = entity_path(path)
         return (
             (right in self.rights or MANAGE in self.rights)
-            and _covers(self.scope, asked)
-            and (self.entity is None or _belongs(self.entity, asked))
+            and _covers(self.scope, requested)
+            and (self.entity is None or _belongs(self.entity, requested))
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
     resource: str
-    """`sr` as it stands in the token, still encoded: this is what was signed."""
+    """`sr` as it is written in the token, still encoded: this text was signed."""
     signature: str
     expiry: str
     key_names: frozenset[str]
@@ -96,13 +92,13 @@ class _Token:
 
 
 class Authority:
-    """Checks tokens against the rules a namespace has now: a removed or replaced key is refused at once."""
+    """Checks tokens against the current rules: a removed or replaced key is refused at once."""
 
     def __init__(self, rules: RuleSource) -> None:
         self._rules = rules
 
     def check(self, token: str, audience: str, now_ms: int) -> Grant:
-        """The grant of `token` for `audience`, a URI or a path; UnauthorizedError if it has none."""
+        """The grant of `token` for `audience`, a URI or a path. Raises UnauthorizedError."""
         parsed = _parse(token)
         path = entity_path(audience)
         if parsed.expires_ms <= now_ms:
@@ -111,19 +107,18 @@ class Authority:
             raise UnauthorizedError(f"InvalidAudience: The token was not issued for '{path or '/'}'.")
         signed = f"{parsed.resource}\n{parsed.expiry}".encode()
         rights: frozenset[str] = frozenset()
-        of_entity: str | None = None
-        for owner, rule in self._rules_reaching(path):
-            # Every candidate is compared in full, so that the time taken says nothing about which key was
-            # near.
+        entity: str | None = None
+        for owner, rule in self._rules_covering(path):
+            # Every rule is compared in full, so that the time taken reveals nothing about the keys.
             if rule.key_name.casefold() in parsed.key_names and _signed_by(rule, signed, parsed.signature):
                 rights |= rule.rights
-                of_entity = owner
+                entity = owner
         if not rights:
             raise UnauthorizedError("InvalidSignature: The token has an invalid signature or key name.")
-        return Grant(path, rights, parsed.expires_ms, of_entity)
+        return Grant(path, rights, parsed.expires_ms, entity)
 
     def login(self, name: str, key: str) -> Iterator[Grant]:
-        """What whoever knows this name and key may do, everywhere; nothing if they are wrong."""
+        """The grants of a rule's name and key, on all entities. None if they are wrong."""
         places = [("", self._rules.authorization_rules())]
         places += [(entity.name, entity.authorization_rules) for entity in self._rules.list_queues()]
         places += [(entity.name, entity.authorization_rules) for entity in self._rules.list_topics()]
@@ -132,8 +127,8 @@ class Authority:
                 if rule.key_name.casefold() == name.casefold() and _is_key_of(rule, key):
                     yield Grant(entity_path(path), rule.rights, FOREVER_MS, entity_path(path) or None)
 
-    def _rules_reaching(self, path: str) -> Iterator[tuple[str | None, AuthorizationRule]]:
-        """The rules that say something about the path, each with the entity it belongs to."""
+    def _rules_covering(self, path: str) -> Iterator[tuple[str | None, AuthorizationRule]]:
+        """The rules that cover the path, each with the entity it belongs to."""
         for rule in self._rules.authorization_rules():
             yield None, rule
         segments = path.split("/")[:MAX_PATH_SEGMENTS]
@@ -155,12 +150,12 @@ class Authority:
 
 
 def generate_key() -> str:
-    """256 random bits, as the service makes its keys."""
+    """256 random bits, like the keys of the service."""
     return b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
-    """A token for `resource`, as the SDKs make them."""
+    """A token for `resource`, like those of the SDKs."""
     encoded = quote_plus(resource)
     signature = quote_plus(_signature(key, f"{encoded}\n{expires_s}".encode()))
     return f"{SCHEME}sr={encoded}&sig={signature}&se={expires_s}&skn={quote_plus(key_name)}"
@@ -179,7 +174,7 @@ def entity_path(resource: str) -> str:
 
 
 def _token_scope(encoded: str) -> str:
-    """The path in a token's `sr`; some clients leave the scheme out and begin with the host."""
+    """The path in a token's `sr`. Some clients leave out the scheme and start with the host."""
     resource = unquote_plus(encoded)
     return entity_path(resource if "://" in resource else f"sb://{resource}")
 
@@ -189,7 +184,7 @@ def _covers(scope: str, path: str) -> bool:
 
 
 def _belongs(entity: str, path: str) -> bool:
-    """Whether the path is the entity's, or that of a subscription, sub-queue or node of it."""
+    """Whether the path is the entity, or one of its subscriptions, sub-queues or nodes."""
     return path.startswith(entity) and (path == entity or path[len(entity) :].startswith(("/$", "/subscriptions/")))
 
 
@@ -198,31 +193,31 @@ def _signature(key: str, signed: bytes) -> str:
 
 
 def _signed_by(rule: AuthorizationRule, signed: bytes, signature: str) -> bool:
-    given = signature.encode()
-    primary = hmac.compare_digest(_signature(rule.primary_key, signed).encode(), given)
-    secondary = hmac.compare_digest(_signature(rule.secondary_key, signed).encode(), given)
+    raw = signature.encode()
+    primary = hmac.compare_digest(_signature(rule.primary_key, signed).encode(), raw)
+    secondary = hmac.compare_digest(_signature(rule.secondary_key, signed).encode(), raw)
     return primary or secondary
 
 
 def _is_key_of(rule: AuthorizationRule, key: str) -> bool:
-    given = key.encode()
-    primary = hmac.compare_digest(rule.primary_key.encode(), given)
-    secondary = hmac.compare_digest(rule.secondary_key.encode(), given)
+    raw = key.encode()
+    primary = hmac.compare_digest(rule.primary_key.encode(), raw)
+    secondary = hmac.compare_digest(rule.secondary_key.encode(), raw)
     return primary or secondary
 
 
 def _parse(token: str) -> _Token:
     text = token.removeprefix(BEARER)
     if len(text) > MAX_TOKEN_LENGTH or not text.startswith(SCHEME):
-        raise UnauthorizedError("MalformedToken: Expected a token that begins with 'SharedAccessSignature sr='.")
+        raise UnauthorizedError("MalformedToken: The token must start with 'SharedAccessSignature sr='.")
     parts = dict(part.partition("=")[::2] for part in text.removeprefix(SCHEME).split("&"))
     missing = [name for name in ("sr", "sig", "se", "skn") if not parts.get(name)]
     if missing:
         raise UnauthorizedError(f"MalformedToken: The token lacks {', '.join(missing)}.")
     expiry = parts["se"]
     if not expiry.isascii() or not expiry.isdigit() or len(expiry) > 15:
-        raise UnauthorizedError("MalformedToken: 'se' of the token must be whole seconds since 1970.")
-    # Some clients encode the key's name twice: accept either reading.
+        raise UnauthorizedError("MalformedToken: The token's 'se' must be a whole number of seconds since 1970.")
+    # Some clients encode the key name twice: accept both readings.
     once = unquote_plus(parts["skn"])
     names = frozenset({once.casefold(), unquote_plus(once).casefold()})
     return _Token(parts["sr"], unquote(parts["sig"]), expiry, names, int(expiry) * 1_000)
@@ -245,19 +240,19 @@ class ServerCertificate:
 
 
 def ensure_certificate(folder: Path) -> ServerCertificate:
-    """The folder's certificate, made when it is missing. A half-written pair is made anew."""
+    """The certificate of the folder. It is made if it is missing or incomplete."""
     certificate = ServerCertificate(folder / "ca.pem", folder / "server.pem")
     if not (certificate.ca_file.exists() and certificate.server_file.exists()):
         ca_pem, server_pem = _make_certificates()
-        # The public half last: while it is missing, the pair counts as missing.
+        # `ca.pem` is written last: without it the pair counts as missing.
         certificate.ca_file.unlink(missing_ok=True)
-        write_private(certificate.server_file, server_pem)
-        write_private(certificate.ca_file, ca_pem, mode=0o644)
+        _write_private(certificate.server_file, server_pem)
+        _write_private(certificate.ca_file, ca_pem, mode=0o644)
     return certificate
 
 
-def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a file as a whole: no reader sees half of it, and it is never readable by others meanwhile."""
+def _write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file atomically. At no time is it readable by others."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -268,8 +263,8 @@ def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def _make_certificates() -> tuple[bytes, bytes]:
-    """PEM texts of the authority and of the server (certificate and key)."""
-    # Imported here: a folder that has its certificate starts without loading the library.
+    """The PEM texts of the authority and of the server (certificate and key)."""
+    # Imported here: a folder that has its certificate does not need the library.
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509
@@ -295,7 +290,7 @@ def _make_certificates() -> tuple[bytes, bytes]:
 
     ca_key = ec.generate_private_key(ec.SECP256R1())
     server_key = ec.generate_private_key(ec.SECP256R1())
-    # A day of slack: a client whose clock is a little behind still finds the certificate valid.
+    # One day of slack for clients whose clock is behind.
     begins = datetime.now(UTC) - timedelta(days=1)
     ends = begins + timedelta(days=VALID_DAYS)
     ca_name = name("pairbus embedded namespace authority")

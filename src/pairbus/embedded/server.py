@@ -1,11 +1,10 @@
-"""One embedded namespace, assembled: data folder, broker, faults, tokens, administration, and one port in
-front of them.
+"""An embedded namespace as a whole: data folder, broker, faults, tokens and administration behind one port.
 
-Invariants:
-- A data folder belongs to one server at a time; a lock that dies with the process says so.
-- Folder and files are their owner's alone (0700, 0600), except the public `ca.pem`.
-- Until `start` returns nothing is accepted; after `stop` everything acknowledged is on disk.
-- Whatever keeps a server from starting is one sentence in a `ServerStartError`.
+Invariants
+- A data folder belongs to one server at a time, guarded by a lock that ends with the process.
+- Only the owner can access folder and files (0700, 0600), except the public `ca.pem`.
+- Nothing is accepted before `start` returns. After `stop`, everything acknowledged is on disk.
+- A server that cannot start raises `ServerStartError` with one sentence.
 """
 
 import asyncio
@@ -47,13 +46,13 @@ _log = logging.getLogger(__name__)
 
 
 class ServerStartError(Exception):
-    """Why the server does not start: one sentence for the person who started it."""
+    """The reason why the server does not start, in one sentence for its user."""
 
 
 class EmbeddedServer:
-    """A namespace called `name` whose state lives in the folder `data`.
+    """A namespace called `name` with its state in the folder `data`.
 
-    With `ledger`, a folder, it records every operation there.
+    If `ledger` is a folder, every operation is recorded there.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class EmbeddedServer:
         self.name = name
         self.data = data
         self.host = host
-        self._wanted_port = port
+        self._requested_port = port
         self._config = config
         self._clock = clock or SystemClock()
         self._limits = limits or Limits()
@@ -104,7 +103,7 @@ class EmbeddedServer:
 
     @property
     def connection_string(self) -> str:
-        """What clients use. It holds a key: show it to the owner, log it nowhere."""
+        """The connection string for clients. It contains a key: never log it."""
         rule = _root_rule(self.broker)
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
@@ -117,7 +116,7 @@ class EmbeddedServer:
         return _started(self._listener).connection_count
 
     async def start(self) -> None:
-        """Take connections, or raise ServerStartError and leave nothing behind."""
+        """Accept connections, or raise ServerStartError and leave nothing behind."""
         _require_name(self.name)
         _require_loopback(self.host)
         config = self._read_config()
@@ -125,28 +124,26 @@ class EmbeddedServer:
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self.stop)
             if self.data.exists():
-                # Whoever holds it is named, rather than the port that it has, too.
-                self._lock = _take_folder(self.data)
+                # Lock first: if another server runs here, the error names its process, not its port.
+                self._lock = _lock_folder(self.data)
             bound = self._bind()
             undo.callback(bound.close)
             if self._lock is None:
-                self._lock = _take_folder(self.data)
+                self._lock = _lock_folder(self.data)
             await self._open()
             await self._apply(config)
             self._listen(bound)
             undo.pop_all()
-        _log.info("Namespace '%s' takes connections on port %s.", self.name, self.port)
+        _log.info("Namespace '%s' accepts connections on port %s.", self.name, self.port)
 
     async def stop(self) -> None:
-        """Stop in order: no new connections, the open ones end, what is decided reaches the disk, the folder
-        is free.
-        """
+        """Stop in order: refuse new connections, close the open ones, write to disk, release the folder."""
         listener, self._listener = self._listener, None
         endpoint, self._endpoint = self._endpoint, None
         broker, self._broker = self._broker, None
         ledger, self._ledger = self._ledger, None
         lock, self._lock = self._lock, None
-        # Whatever goes wrong on the way, the next step is taken: a folder that stays locked helps nobody.
+        # Each step runs even if another fails: the folder must not stay locked.
         async with contextlib.AsyncExitStack() as steps:
             if lock is not None:
                 steps.callback(os.close, lock)
@@ -156,7 +153,7 @@ class EmbeddedServer:
                 steps.push_async_callback(broker.close)
             if listener is not None:
                 steps.push_async_callback(listener.close)
-                steps.callback(_say_goodbye, listener)
+                steps.callback(_close_amqp_connections, listener)
             if endpoint is not None:
                 steps.push_async_callback(endpoint.close)
             if listener is not None:
@@ -173,7 +170,7 @@ class EmbeddedServer:
             raise ServerStartError(str(error)) from None
 
     async def _open(self) -> None:
-        # Imported here, not above: a program that only names this class stays light.
+        # Imported here, so that importing this module stays cheap.
         from pairbus.embedded.faults import FaultSwitchboard
         from pairbus.embedded.store import SchemaError, Store
 
@@ -183,7 +180,7 @@ class EmbeddedServer:
         except SchemaError as error:
             raise ServerStartError(str(error)) from None
         except (sqlite3.Error, OSError) as error:
-            raise ServerStartError(f"The data folder {self.data} cannot be used: {error}.") from error
+            raise ServerStartError(f"Cannot use the data folder {self.data}: {error}.") from error
         self._faults = FaultSwitchboard(self._clock)
         if not any(MANAGE in rule.rights for rule in self._broker.authorization_rules()):
             rules = (*self._broker.authorization_rules(), _new_root_rule(self._clock.now_ms()))
@@ -201,9 +198,7 @@ class EmbeddedServer:
             self._ledger = LedgerWriter(self._ledger_folder, role=Role.NAMESPACE)
         except OSError as error:
             store.close()
-            raise ServerStartError(
-                f"The ledger folder {self._ledger_folder} cannot be used: {error.strerror}."
-            ) from error
+            raise ServerStartError(f"Cannot use the ledger folder {self._ledger_folder}: {error.strerror}.") from error
         return RecordingBroker(store, self._clock, self._limits, self.name, self._ledger)
 
     async def _apply(self, config: "NamespaceConfig | None") -> None:
@@ -219,17 +214,17 @@ class EmbeddedServer:
     def _bind(self) -> socket.socket:
         from pairbus.embedded.listener import bind
 
-        with self._refusing_port():
-            return bind(self.host, self._wanted_port)
+        with self._translating_port_errors():
+            return bind(self.host, self._requested_port)
 
     @contextlib.contextmanager
-    def _refusing_port(self) -> Iterator[None]:
+    def _translating_port_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, OverflowError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ServerStartError(
-                f"Port {self._wanted_port} of {self.host} cannot be used ({reason}): choose another with --port."
+                f"Cannot use port {self._requested_port} of {self.host} ({reason}). Choose another with --port."
             ) from error
 
     def _listen(self, bound: socket.socket) -> None:
@@ -242,16 +237,16 @@ class EmbeddedServer:
         try:
             tls = ensure_certificate(self.data).context()
         except OSError as error:
-            raise ServerStartError(f"The data folder {self.data} cannot hold a certificate: {error}.") from error
+            raise ServerStartError(f"Cannot write a certificate to the data folder {self.data}: {error}.") from error
 
         def http() -> asyncio.Protocol:
-            # Made for the first HTTP connection: its libraries are half of what a start would cost.
+            # Made for the first HTTP connection: loading its libraries would double the start-up time.
             if self._endpoint is None:
                 self._endpoint = self._make_endpoint(authority, amqp)
             return self._endpoint.protocol()
 
         listener = Listener(amqp=amqp, http=http, tls=tls, max_connections=self._limits.max_connections)
-        with self._refusing_port():
+        with self._translating_port_errors():
             listener.start(bound)
         self._listener = listener
         if self._ledger is not None:
@@ -270,12 +265,12 @@ class EmbeddedServer:
 
 def _started(part: T | None) -> T:
     if part is None:
-        raise RuntimeError("The server has not been started, or is stopped.")
+        raise RuntimeError("The server is not running. Call start() first.")
     return part
 
 
-def _say_goodbye(listener: "Listener") -> None:
-    """AMQP's own way to stop: clients learn that the connection was closed on purpose, not broken."""
+def _close_amqp_connections(listener: "Listener") -> None:
+    """Close AMQP connections as the protocol provides: clients learn that the server stopped on purpose."""
     from pairbus.amqp.outcomes import AmqpError
     from pairbus.amqp.protocol import AmqpProtocol
 
@@ -287,8 +282,8 @@ def _say_goodbye(listener: "Listener") -> None:
 def _require_name(name: str) -> None:
     if _NAMESPACE_NAME.fullmatch(name) is None:
         raise ServerStartError(
-            f"'{name[:64]}' is not a name for a namespace: use 1 to 63 letters, digits and . _ -,"
-            " and begin and end with a letter or digit."
+            f"'{name[:64]}' is not a valid namespace name. Use 1 to 63 letters, digits and . _ -,"
+            " and start and end with a letter or digit."
         )
 
 
@@ -298,35 +293,33 @@ def _require_loopback(host: str) -> None:
     except ValueError:
         loopback = False
     if not loopback:
-        raise ServerStartError(f"'{host[:64]}' is not a loopback address: this server is for this machine only.")
+        raise ServerStartError(f"'{host[:64]}' is not a loopback address. This server accepts only local connections.")
 
 
 def _raise_descriptor_limit(connections: int) -> None:
-    """Each connection is a file: ask for as many as the limits promise, as far as the system allows."""
+    """Raise the limit of open files, as far as the system allows: each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + OTHER_FILES
+    needed = connections + OTHER_FILES
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        needed = min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _take_folder(folder: Path) -> int:
-    """Make the folder if it is missing and lock it; the lock goes when the descriptor is closed, or the
-    process dies.
-    """
+def _lock_folder(folder: Path) -> int:
+    """Create the folder if it is missing, and lock it until the returned descriptor is closed."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise ServerStartError(f"The data folder {folder} cannot be used: {error.strerror}.") from error
+        raise ServerStartError(f"Cannot use the data folder {folder}: {error.strerror}.") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         holder = os.read(lock, 20).decode("ascii", "replace").strip()
         os.close(lock)
         raise ServerStartError(
-            f"The data folder {folder} is held by another server (process {holder or 'unknown'}): stop it,"
+            f"The data folder {folder} is in use by another server (process {holder or 'unknown'}). Stop it,"
             " or choose another folder."
         ) from None
     os.ftruncate(lock, 0)
@@ -341,6 +334,6 @@ def _new_root_rule(now_ms: int) -> AuthorizationRule:
 
 
 def _root_rule(broker: "Broker") -> AuthorizationRule:
-    """The rule in the connection string: the default one, or whichever may manage once that is removed."""
+    """The rule for the connection string: the default one or, if that is removed, another with the Manage right."""
     managing = [rule for rule in broker.authorization_rules() if MANAGE in rule.rights]
     return next((rule for rule in managing if rule.key_name == ROOT_KEY_NAME), managing[0])

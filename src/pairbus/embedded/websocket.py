@@ -1,10 +1,10 @@
-"""AMQP inside a web socket: what SDKs do where only HTTPS gets through.
+"""AMQP over a WebSocket, which SDKs use where only HTTPS gets through.
 
-`GET /$servicebus/websocket` with the sub-protocol `AMQPWSB10` opens the socket; its binary frames carry the bytes
-of an AMQP connection, cut anywhere. The AMQP protocol object sees an ordinary transport and knows nothing of it.
+`GET /$servicebus/websocket` with the subprotocol `AMQPWSB10` opens the socket. Its binary frames carry the bytes of an
+AMQP connection, split anywhere. The AMQP protocol object sees an ordinary transport.
 
-Bounds: one frame is at most `MAX_FRAME_BYTES`; beyond `HIGH_WATER_BYTES` of unsent bytes (or what the protocol
-sets) the protocol is told to pause, as a TCP transport would.
+Limits: a frame has at most `MAX_FRAME_BYTES`. Above `HIGH_WATER_BYTES` of unsent bytes, or the protocol's own limit,
+the protocol is asked to pause writing, as with TCP.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ HIGH_WATER_BYTES = 256 * 1024
 
 
 async def carry_amqp(request: web.BaseRequest, amqp: Callable[[], asyncio.Protocol]) -> web.StreamResponse:
-    """Answer an upgrade request; returns when the socket is closed."""
+    """Answer an upgrade request. Returns when the socket is closed."""
     socket = web.WebSocketResponse(protocols=(SUB_PROTOCOL,), max_msg_size=MAX_FRAME_BYTES, compress=False)
     if not socket.can_prepare(request).ok:
-        return web.Response(status=400, text=f"{PATH} takes web socket upgrades of the protocol {SUB_PROTOCOL}.")
+        return web.Response(status=400, text=f"{PATH} expects a WebSocket upgrade with the subprotocol {SUB_PROTOCOL}.")
     await socket.prepare(request)
     protocol = amqp()
     transport = WebSocketTransport(socket, protocol, request.transport)
@@ -46,7 +46,7 @@ async def _receive_all(socket: web.WebSocketResponse, transport: "WebSocketTrans
         await transport.may_read.wait()
         frame = await socket.receive()
         if frame.type is not WSMsgType.BINARY:
-            # A close, an error, or text, which AMQP has no use for.
+            # A close, an error, or a text frame, which AMQP does not use.
             return
         protocol = transport.get_protocol()
         assert isinstance(protocol, asyncio.Protocol)
@@ -54,7 +54,7 @@ async def _receive_all(socket: web.WebSocketResponse, transport: "WebSocketTrans
 
 
 class WebSocketTransport(asyncio.Transport):
-    """The side of a web socket that an asyncio protocol writes to."""
+    """A WebSocket as a transport for an asyncio protocol."""
 
     def __init__(
         self, socket: web.WebSocketResponse, protocol: asyncio.BaseProtocol, below: asyncio.Transport | None
@@ -64,7 +64,7 @@ class WebSocketTransport(asyncio.Transport):
         self._protocol = protocol
         self._below = below
         self._unsent = bytearray()
-        self._something_to_do = asyncio.Event()
+        self._wake = asyncio.Event()
         self._closing = False
         self._paused = False
         self._high_water, self._low_water = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
@@ -72,29 +72,29 @@ class WebSocketTransport(asyncio.Transport):
         self.may_read.set()
 
     async def send_all(self) -> None:
-        """Send what is written until the transport is closed and everything is out."""
+        """Send what is written, until the transport is closed and everything is sent."""
         while True:
-            await self._something_to_do.wait()
-            self._something_to_do.clear()
+            await self._wake.wait()
+            self._wake.clear()
             while self._unsent:
                 frame, self._unsent = bytes(self._unsent), bytearray()
                 await self._socket.send_bytes(frame)
                 self._resume_if_drained()
             if self._closing:
-                # Unblocks the reader, whose end ends the connection.
+                # This unblocks the reader, which then ends the connection.
                 await self._socket.close()
                 return
 
     def end(self) -> None:
-        """The socket is gone, or must go: nothing more is read or written."""
+        """The socket is closed or must close: nothing more is written."""
         self._closing = True
-        self._something_to_do.set()
+        self._wake.set()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing:
             return
         self._unsent += data
-        self._something_to_do.set()
+        self._wake.set()
         if len(self._unsent) > self._high_water and not self._paused:
             self._paused = True
             self._protocol.pause_writing()

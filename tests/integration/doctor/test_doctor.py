@@ -270,7 +270,7 @@ def test_a_key_of_the_primary_that_only_sends_is_enough(
 def new_key(namespace: EmbeddedNamespace, right: str) -> str:
     """The key of a new rule of the namespace with this right only."""
     switchboard = namespace._switchboard()
-    answer = switchboard._ask("PUT", f"/$pairbus/authorization-rules/{right}", {"rights": [right]})
+    answer = switchboard._request("PUT", f"/$pairbus/authorization-rules/{right}", {"rights": [right]})
     return str(answer["primary_key"])
 
 

@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
 )
 from tests.support.stage import Stage, receive, receive_one, texts
 
-from pairbus.embedded.faults import ControlError, RemoteSwitchboard
+from pairbus.embedded.faults import FaultControlError, RemoteSwitchboard
 
 CONDITIONS = {
     "com.microsoft:server-busy": ServiceBusServerBusyError,
@@ -176,9 +176,9 @@ def test_the_control_endpoint_refuses_nonsense_and_strangers(stage: Stage) -> No
         {"mode": "hang", "entity": ""},
     )
     for wrong in nonsense:
-        with pytest.raises(ControlError):
+        with pytest.raises(FaultControlError):
             RemoteSwitchboard(stage.namespace.connection_string).set(**wrong)
     stranger = stage.namespace.connection_string.replace("SharedAccessKey=", "SharedAccessKey=AAAA")
-    with pytest.raises(ControlError, match="Manage"):
+    with pytest.raises(FaultControlError, match="Manage"):
         RemoteSwitchboard(stranger).list()
     assert stage.namespace.faults() == []

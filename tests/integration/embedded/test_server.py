@@ -94,18 +94,18 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = refusal(EmbeddedServer("contoso", tmp_path / "data", port=port, ledger=tmp_path / "ledger"))
-    assert f"Port {port} of 127.0.0.1 cannot be used (Address already in use)" in message
+    assert f"Cannot use port {port} of 127.0.0.1 (Address already in use)" in message
     assert list(tmp_path.iterdir()) == [], "nothing was made for a server that cannot be"
     serve(EmbeddedServer("contoso", tmp_path / "data", port=port), nothing)
 
 
 def test_a_port_that_is_none(tmp_path: Path) -> None:
-    assert "Port 70000" in refusal(EmbeddedServer("contoso", tmp_path / "data", port=70_000))
+    assert "Cannot use port 70000" in refusal(EmbeddedServer("contoso", tmp_path / "data", port=70_000))
 
 
 def test_a_folder_held_by_another_server(tmp_path: Path) -> None:
     async def work(_: EmbeddedServer) -> None:
-        with pytest.raises(ServerStartError, match=f"held by another server \\(process {os.getpid()}\\)"):
+        with pytest.raises(ServerStartError, match=f"in use by another server \\(process {os.getpid()}\\)"):
             await EmbeddedServer("contoso", tmp_path / "data").start()
 
     serve(EmbeddedServer("contoso", tmp_path / "data"), work)
@@ -114,18 +114,20 @@ def test_a_folder_held_by_another_server(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "cannot be used" in refusal(EmbeddedServer("contoso", tmp_path / "file"))
-    assert "cannot be used" in refusal(EmbeddedServer("contoso", tmp_path / "file" / "below"))
+    assert "Cannot use the data folder" in refusal(EmbeddedServer("contoso", tmp_path / "file"))
+    assert "Cannot use the data folder" in refusal(EmbeddedServer("contoso", tmp_path / "file" / "below"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no folders, not even from root")
 def test_a_folder_that_cannot_be_made() -> None:
-    assert "/proc/pairbus/data cannot be used" in refusal(EmbeddedServer("contoso", Path("/proc/pairbus/data")))
+    assert "Cannot use the data folder /proc/pairbus/data" in refusal(
+        EmbeddedServer("contoso", Path("/proc/pairbus/data"))
+    )
 
 
 def test_a_database_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "namespace.db").write_bytes(b"this is not a database, whatever its name says" * 100)
-    assert "cannot be used" in refusal(EmbeddedServer("contoso", tmp_path))
+    assert "Cannot use the data folder" in refusal(EmbeddedServer("contoso", tmp_path))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "example.com", ""])
@@ -135,7 +137,7 @@ def test_only_loopback(tmp_path: Path, host: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "x" * 64, "../up"])
 def test_names_that_are_none(tmp_path: Path, name: str) -> None:
-    assert "not a name for a namespace" in refusal(EmbeddedServer(name, tmp_path))
+    assert "not a valid namespace name" in refusal(EmbeddedServer(name, tmp_path))
 
 
 def test_a_bad_configuration_is_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ def test_a_client_learns_that_the_namespace_is_being_stopped(tmp_path: Path) -> 
 def test_a_stopped_server_says_so(tmp_path: Path) -> None:
     server = EmbeddedServer("contoso", tmp_path / "data")
     serve(server, nothing)
-    with pytest.raises(RuntimeError, match="stopped"):
+    with pytest.raises(RuntimeError, match="not running"):
         _ = server.port
 
 

@@ -140,7 +140,7 @@ def test_what_a_child_process_cannot_have_is_said() -> None:
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     with (
         EmbeddedNamespace(data=tmp_path),
-        pytest.raises(RuntimeError, match=r"did not start: pairbus: .* is held by another server"),
+        pytest.raises(RuntimeError, match=r"did not start: pairbus: .* is in use by another server"),
     ):
         EmbeddedNamespace(data=tmp_path, process=True).start()
 

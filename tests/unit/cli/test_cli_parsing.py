@@ -16,7 +16,7 @@ from pairbus.cli.__main__ import run
 from pairbus.cli.fault import Mode
 from pairbus.cli.options import parse_duration_ms, parse_queues
 from pairbus.cli.output import KeyValueFormatter, Refusal
-from pairbus.embedded.faults import MODES, ControlError, RemoteSwitchboard
+from pairbus.embedded.faults import MODES, FaultControlError, RemoteSwitchboard
 from pairbus.embedded.running import RunningServer, known_servers, run_file, running_servers
 
 ROOT = Path(__file__).parents[3]
@@ -207,7 +207,7 @@ def test_two_servers_of_one_name_must_be_told_apart(
 
 
 def test_a_server_that_does_not_answer_is_said_without_its_key() -> None:
-    with pytest.raises(ControlError, match=r"No pairbus server answers on 127\.0\.0\.1:5 .*pairbus serve") as said:
+    with pytest.raises(FaultControlError, match=r"No pairbus server answers on 127\.0\.0\.1:5 .*pairbus serve") as said:
         RemoteSwitchboard(server(1).connection_string).list()
     assert "secret" not in str(said.value)
 
