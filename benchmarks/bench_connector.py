@@ -22,8 +22,7 @@ from pathlib import Path
 
 import psutil
 from pyspark.sql import SparkSession
-from tests.support.flooding import flood
-from tests.support.raw import raw_message
+from tests.support.raw import flood, raw_message
 
 from pairbus import envelope
 from pairbus.pairing.options import backlog_path

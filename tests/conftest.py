@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from xdist.scheduler import LoadScopeScheduling
-
-pytest_plugins = ["tests.support.spark"]
 
 SHARED_SPARK = {
     "test_pipeline_": "spark-pipeline",
@@ -71,6 +70,18 @@ def test_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("SPARK_CONF_DIR", str(spark_settings))
         patch.delenv("PAIRBUS_STATE_DIR", raising=False)
         yield
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local session for all tests of a worker, started by the first test that uses it."""
+    from pairbus.pipeline.session import local_session  # late: a run without Spark tests does not load Spark
+
+    session = local_session("pairbus-tests", cores=2, settings={"spark.sql.shuffle.partitions": "2"})
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def scope_of(file: str) -> str:

@@ -1,8 +1,8 @@
-"""What our tests are made of, for yours: embedded namespaces, a clock you own, waiting without sleeping.
+"""Tools for testing: embedded namespaces, a clock that the test controls, waiting without sleeping.
 
-`EmbeddedNamespace` and `embedded_pair` run local namespaces, in this process or as child processes; the pytest fixtures
-`pairbus_pair`, `pairbus_process_pair` and `outage` come with the package. `ManualClock` stands still until it is
-advanced. `wait_until` waits for a condition.
+`EmbeddedNamespace` and `embedded_pair` run local namespaces in this process or as child processes. `ManualClock` stands
+still until the test advances it. `wait_until` waits for a condition. The package also brings the pytest fixtures
+`pairbus_pair`, `pairbus_process_pair` and `outage`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Each name loads only what it needs: a test that wants a clock does not load a server.
+    # Lazy: a test that needs only a clock does not load a server.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

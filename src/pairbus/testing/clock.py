@@ -1,10 +1,10 @@
-"""A clock that a test owns: time stands still until it is told to advance.
+"""A clock that a test controls: time stands still until the test advances it.
 
 Invariants:
-- Alarms ring in the order of their times, those of one time in the order they were set.
-- While an alarm rings, the clock shows the alarm's time; `advance` returns when everything due has rung,
-  alarms that were set on the way included.
-- An alarm that was set on an event loop rings on that loop, whichever thread advances.
+- Alarms ring in order of time, then in the order they were set.
+- While an alarm rings, the clock shows that alarm's time. `advance` returns when every due alarm has rung, including
+  alarms that were set meanwhile.
+- An alarm that was set on an event loop rings on that loop, whichever thread calls `advance`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Alarm:
 
 
 class ManualClock:
-    """For `EmbeddedNamespace(clock=...)` and anything else that takes a `Clock`."""
+    """A `Clock` for `EmbeddedNamespace(clock=...)` and the like."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._now_ms = now_ms
@@ -55,7 +55,7 @@ class ManualClock:
         return alarm
 
     def advance(self, seconds: float) -> None:
-        """Moves time on and rings what falls due."""
+        """Move time forward and ring the alarms that fall due."""
         if seconds < 0:
             raise ValueError(f"Time cannot go back: advance({seconds}) needs seconds of 0 or more.")
         end_ms = self._now_ms + round(seconds * 1000)

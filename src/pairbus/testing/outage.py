@@ -1,6 +1,6 @@
-"""An outage that a test begins and ends, and that never outlives it.
+"""An outage that a test begins and ends. It never outlives the test.
 
-outage.begin()                                  the whole primary turns connections away
+outage.begin()                                  the whole primary refuses connections
 outage.end()
 
 with outage.begin("orders", mode="hang"):       one queue does not answer, until the block ends
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Outage:
-    """What is out of order on a pair of embedded namespaces; the fixture `outage` gives one.
+    """The faults that a test has switched on in a pair of embedded namespaces; the fixture `outage` provides it.
 
-    Several may be on at once, one for each entity; beginning another one for the same entity replaces it.
+    Several entities may be broken at once. Beginning an outage of a broken entity replaces its fault.
     """
 
     def __init__(self, pair: EmbeddedPair) -> None:
@@ -44,10 +44,10 @@ class Outage:
         rate: float | None = None,
         delay: float | None = None,
     ) -> Self:
-        """Breaks an entity, or the whole namespace, of the primary or of the secondary.
+        """Break one entity, or the whole namespace, of the primary or of the secondary.
 
-        `mode` is one of the faults of `pairbus fault`; `condition`, `rate` and `delay` (seconds) belong to the modes
-        error, throttle and slow.
+        `mode` is a mode of `pairbus fault`. `condition`, `rate` and `delay` (seconds) belong to the modes error,
+        throttle and slow.
         """
         namespace = self._pair.secondary if secondary else self._pair.primary
         namespace.fault(mode, entity=entity, condition=condition, rate=rate, delay=delay)
@@ -56,10 +56,10 @@ class Outage:
         return self
 
     def end(self) -> None:
-        """Ends every fault of the entities and namespaces that this object broke. Ending twice is harmless."""
+        """End every fault that this object began. Ending twice is harmless."""
         broken, self._broken = self._broken, []
         for namespace, entity in broken:
-            if namespace.running:  # a namespace that was killed has forgotten its faults
+            if namespace.running:  # a killed namespace has forgotten its faults
                 namespace.clear_faults(entity)
 
     def __enter__(self) -> Self:

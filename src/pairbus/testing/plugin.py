@@ -1,4 +1,4 @@
-"""The pytest plugin: a pair of running namespaces for a test, gone when it ends, and an outage that ends with it."""
+"""The pytest fixtures: a running pair of namespaces, and an outage. Both end with the test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pairbus_pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
-    """Two embedded namespaces on free ports, in this process."""
+    """Two embedded namespaces in this process, on free ports."""
     from pairbus.testing.namespace import embedded_pair
 
     with embedded_pair(tmp_path) as pair:
@@ -24,7 +24,7 @@ def pairbus_pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
 
 @pytest.fixture
 def pairbus_process_pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
-    """Two embedded namespaces on free ports, each in a child process that can be killed."""
+    """Two embedded namespaces on free ports, each in its own child process, which can be killed."""
     from pairbus.testing.namespace import embedded_pair
 
     with embedded_pair(tmp_path, process=True) as pair:
@@ -33,10 +33,7 @@ def pairbus_process_pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
 
 @pytest.fixture
 def outage(request: pytest.FixtureRequest) -> Iterator[Outage]:
-    """An outage of the test's pair, to be begun and ended; it ends with the test.
-
-    The pair is that of `pairbus_process_pair` if the test uses it, else that of `pairbus_pair`.
-    """
+    """An outage of `pairbus_process_pair` if the test uses that fixture, else of `pairbus_pair`."""
     from pairbus.testing.outage import Outage
 
     uses_processes = "pairbus_process_pair" in request.fixturenames

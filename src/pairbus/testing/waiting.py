@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of for a time."""
+"""Waiting for a condition instead of sleeping."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ LONGEST_PAUSE_SECONDS = 0.05
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 120.0, what: str | None = None) -> T:
-    """The first true answer of `condition`; a TimeoutError that says what was waited for if none comes.
+    """Return the first true result of `condition`, or raise a TimeoutError that names `what`.
 
-    The condition is asked once more after the deadline: a machine that stalls does not fail a test by itself.
+    The condition gets one more chance after the deadline, so that a machine that stalls does not fail a test.
     """
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE_SECONDS
     while True:
         last_chance = time.monotonic() >= deadline
-        answer = condition()
-        if answer:
-            return answer
+        result = condition()
+        if result:
+            return result
         if last_chance:
             name = what or getattr(condition, "__qualname__", repr(condition))
-            raise TimeoutError(f"Waited {timeout:g} s for {name}; the last answer was {answer!r}.")
+            raise TimeoutError(f"Waited {timeout:g} s for {name}; the last result was {result!r}.")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def wait_for(look: Callable[[], T | None], what: str) -> T:
-    """The first answer of `look` that is something; as `wait_until`, and known not to be None."""
-    found = wait_until(look, what=what)
-    assert found is not None
-    return found
+    """`wait_until` for a result that is not None."""
+    result = wait_until(look, what=what)
+    assert result is not None
+    return result

@@ -20,7 +20,7 @@ from tests.support.backlogs import make_backlog
 from pairbus.cli.__main__ import run
 from pairbus.doctor.checks import CERTIFICATE_DAYS, SKEW_FAILED_SECONDS, SKEW_WARNING_SECONDS
 from pairbus.testing import EmbeddedNamespace, EmbeddedPair, ManualClock, embedded_pair
-from pairbus.testing.hosts import ProcessHost
+from pairbus.testing.namespace import ProcessHost
 
 NAME = "contoso"
 QUEUES = 2

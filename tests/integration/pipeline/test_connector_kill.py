@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.flooding import flood
+from tests.support.raw import flood
 
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 from pairbus.testing import EmbeddedNamespace, wait_until

@@ -15,7 +15,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.flooding import flood
+from tests.support.raw import flood
 
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 from pairbus.testing import EmbeddedNamespace, wait_until

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.support.flooding import flood
+from tests.support.raw import flood
 
 from pairbus.pipeline.servicebus.offsets import Offset
 from pairbus.testing import EmbeddedNamespace

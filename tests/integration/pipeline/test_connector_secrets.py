@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.support.flooding import flood
+from tests.support.raw import flood
 
 from pairbus.testing import EmbeddedNamespace
 

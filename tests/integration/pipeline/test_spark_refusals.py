@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.flooding import flood
-from tests.support.raw import raw_message
+from tests.support.raw import flood, raw_message
 
 from pairbus import envelope
 from pairbus.cli.__main__ import run

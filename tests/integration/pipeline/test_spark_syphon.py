@@ -17,9 +17,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.backlogs import take_from
-from tests.support.flooding import flood
 from tests.support.ledgers import records_in
-from tests.support.raw import raw_message
+from tests.support.raw import flood, raw_message
 
 from pairbus import envelope
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Route

@@ -26,9 +26,8 @@ from typing import Any
 import psutil
 import pyspark
 import pytest
-from tests.support.flooding import flood
 from tests.support.ledgers import records_in
-from tests.support.raw import raw_message
+from tests.support.raw import flood, raw_message
 
 import pairbus
 from pairbus import envelope

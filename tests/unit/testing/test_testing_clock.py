@@ -92,5 +92,5 @@ def test_wait_until_gives_the_first_true_answer() -> None:
 
 
 def test_wait_until_says_what_it_waited_for() -> None:
-    with pytest.raises(TimeoutError, match=r"Waited 0 s for the queue to drain; the last answer was \[\]"):
+    with pytest.raises(TimeoutError, match=r"Waited 0 s for the queue to drain; the last result was \[\]"):
         wait_until(list, timeout=0, what="the queue to drain")
