@@ -1,4 +1,4 @@
-"""A namespace behind a plain AMQP listener, in this process and loop: for tests of what goes over the wire.
+"""A namespace behind a plain AMQP listener in this process and event loop, for tests of the wire protocol.
 
 Nothing is faked: the broker writes to a real folder. There is no administration endpoint and no TLS; tests that need
 them start a whole server.
@@ -34,7 +34,7 @@ from pairbus.testing.clock import ManualClock
 __all__ = ["BATCH_FORMAT", "AmqpStage", "amqp_stage", "batch", "data_message", "on_stage"]
 
 PLAY_SECONDS = 60.0
-"""For what waits in vain; a play takes much less."""
+"""A deadline for tests that hang; they normally take much less."""
 
 _KEYS = {
     "root": frozenset({"Manage", "Send", "Listen"}),
@@ -55,7 +55,7 @@ class AmqpStage:
         return sign(f"sb://localhost/{audience}", key_name, key, self.clock.now_ms() // 1000 + seconds)
 
     async def connect(self, audience: str = "", key_name: str = "root", *, seconds: int = 3600) -> ClientConnection:
-        """A connection that has proven the rights of a key: `root`, `sender` or `listener`."""
+        """Connect with the rights of a key: `root`, `sender` or `listener`."""
         connection = await ClientConnection.open("127.0.0.1", self.port)
         await connection.put_token(self.token(audience, key_name, seconds=seconds), f"sb://localhost/{audience}")
         return connection
@@ -65,7 +65,7 @@ class AmqpStage:
 async def amqp_stage(
     folder: Path, *, clock: Clock | None = None, limits: Limits | None = None, engine_limits: EngineLimits | None = None
 ) -> AsyncIterator[AmqpStage]:
-    """Serve the namespace in `folder` on a free port, with a clock that stands still unless another is given."""
+    """Serve the namespace in `folder` on a free port. The default clock stands still."""
     used_clock = clock or ManualClock()
     used_limits = limits or Limits()
     broker = Broker(Store(folder), used_clock, used_limits)
@@ -84,8 +84,8 @@ async def amqp_stage(
 def on_stage(
     folder: Path, play: Callable[[AmqpStage], Awaitable[None]], engine_limits: EngineLimits | None = None
 ) -> None:
-    """Play, on a loop of its own, where there are the queues `orders`, `orders-too` and `sessions`, and the topic
-    `events` with its subscription `all`.
+    """Run `play` on a new loop and a stage with the queues `orders`, `orders-too` and `sessions` (which requires
+    sessions), and the topic `events` with its subscription `all`.
     """
 
     async def run() -> None:
@@ -107,5 +107,5 @@ def data_message(body: bytes, *, message_id: str | None = None, session_id: str 
 
 
 def batch(messages: list[bytes]) -> bytes:
-    """The body of a transfer of `BATCH_FORMAT`."""
+    """Many messages as the payload of one transfer in `BATCH_FORMAT`."""
     return b"".join(b"\x00\x53\x75" + encode(message) for message in messages)

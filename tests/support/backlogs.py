@@ -1,4 +1,4 @@
-"""Filling backlog queues by hand, and reading entities empty: for tests of what carries messages home."""
+"""Fills backlog queues without a pairing, and reads entities until they are empty."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def encoded(message: ServiceBusMessage) -> bytes:
 
 
 def backlog_form(message: ServiceBusMessage, destination: str) -> bytes:
-    """What a paired sender would leave in a backlog queue."""
+    """The message as a paired sender would put it into a backlog queue."""
     return envelope.to_backlog(encoded(message), destination)
 
 
 def make_backlog(secondary: EmbeddedNamespace, primary_name: str, count: int = 1) -> list[str]:
-    """Backlog queues with the names and settings that pairing gives them."""
+    """Create backlog queues with the names and settings of a pairing."""
     queues = [backlog_path(primary_name, number) for number in range(count)]
     with secondary.admin() as admin:
         for queue in queues:
@@ -55,7 +55,7 @@ def put(
 
 
 def take(receiver: Any, count: int, wait: float = 15.0) -> list[ServiceBusReceivedMessage]:
-    """So many messages from a receiver in receive-and-delete mode; fewer if no more come within `wait` seconds."""
+    """Take `count` messages from a receive-and-delete receiver; fewer if none arrives for `wait` seconds."""
     messages: list[ServiceBusReceivedMessage] = []
     while len(messages) < count:
         more = receiver.receive_messages(max_message_count=count - len(messages), max_wait_time=wait)
@@ -68,7 +68,7 @@ def take(receiver: Any, count: int, wait: float = 15.0) -> list[ServiceBusReceiv
 def take_from(
     namespace: EmbeddedNamespace, queue: str, count: int, *, wait: float = 15.0, **options: Any
 ) -> list[ServiceBusReceivedMessage]:
-    """Receive and delete so many messages of a queue; `options` are the SDK's (a session, a sub-queue)."""
+    """Receive and delete `count` messages of a queue; `options` are the SDK's (a session, a sub-queue)."""
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     with namespace.client() as client, client.get_queue_receiver(queue, receive_mode=mode, **options) as receiver:
         return take(receiver, count, wait)

@@ -1,4 +1,4 @@
-"""A broker on a real disk, with a clock the test owns, and no wire in between: for tests of its promises."""
+"""A broker on a real disk, with a clock that the test controls and no network in between."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -45,7 +45,7 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Broker, ManualClock]]:
 
 
 async def answered(call: Callable[[Callable[[Any], None]], object]) -> Any:
-    """The value an operation hands to its callback; a refusal is raised."""
+    """Return the value that an operation passes to its callback; raise it if it is an error."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     call(future.set_result)
     value = await asyncio.wait_for(future, 10)
@@ -65,7 +65,7 @@ async def settle(
 
 
 class Inbox:
-    """A receiver that keeps what it gets."""
+    """A receiver that keeps its deliveries."""
 
     def __init__(self, broker: Broker, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK, credit: int = 100) -> None:
         self.got: list[MessageDelivery] = []

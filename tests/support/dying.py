@@ -1,8 +1,7 @@
-"""A syphon that kills itself with -9 at a chosen step, in a child process, for tests of what a crash leaves behind.
+"""A syphon in a child process that kills itself with SIGKILL at a chosen step, for tests of crashes.
 
-The steps are those of any transport; the one to die at is given as a name and a count. What the child knows at the
-moment of its death (which messages it began to send, which completions were confirmed) is in a file: written with one
-system call each, so it survives.
+The steps are those of any transport; a name and a count choose the step to die at. The child notes in a file which
+messages it began to send and which completions were confirmed. Each note is one system call, so it survives the kill.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Die when this step is reached for the so-many-th time. `part received`: when a part came without its sibling."""
+    """Die when this step is reached for the `count`-th time. `part received`: a part arrived without its sibling."""
 
     step: str
     count: int
 
 
 class Diary:
-    """What happened, on disk before the next thing happens."""
+    """Notes that are on disk before the next step begins."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -64,7 +63,7 @@ class Diary:
 
 
 class DyingTransport:
-    """Another transport, until its death."""
+    """Wraps a transport and dies at the chosen step."""
 
     def __init__(self, inner: Transport, death: Death, diary: Diary) -> None:
         self._inner = inner
@@ -143,7 +142,7 @@ class _DyingReceiver:
         self._transport.diary.note("completed", [f"{one.sequence_number}" for one in deliveries if one not in lost])
 
     async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """The parts of one message, which no death may tear apart."""
+        """Complete the parts of one message, which no crash may separate."""
         self._transport.step("completion begun")
         under_way = asyncio.ensure_future(self._inner.complete_together(deliveries))
         if self._transport.death.step == "parts under way":
@@ -181,7 +180,7 @@ def _run(options: dict[str, Any], kind: str, death: Death, diary: Path) -> None:
 
 
 def run_until_death(options: dict[str, Any], kind: str, death: Death, diary: Path) -> bool:
-    """Run a syphon in a child process; whether it died at its step (else it carried everything home and ended)."""
+    """Run a syphon in a child process. Return whether it died at its step; if not, it carried everything home."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.support.dying"])
     child = context.Process(target=_run, args=(options, kind, death, diary), daemon=True)

@@ -1,4 +1,4 @@
-"""A server that is killed at chosen moments, and clients that come back every time."""
+"""Kills a server at chosen moments; its clients reconnect every time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MOST_EVENTS_BETWEEN_KILLS = 120
 
 
 def chosen_seed() -> int:
-    """`PAIRBUS_KILL_SEED`, or a new one; printed, so that a failing run can be repeated."""
+    """The seed in `PAIRBUS_KILL_SEED`, or a new one. It is printed, so that a failing run can be repeated."""
     seed = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))
     print(f"PAIRBUS_KILL_SEED={seed}")  # pytest shows it when the test fails
     return seed
 
 
 class Killing:
-    """Counts what clients do, and kills the server after random numbers of it.
+    """Counts the clients' events, and kills the server after a random number of them.
 
     Clients run as `worker`s: coroutines that are given a fresh connection and run until they return True (done) or
     the connection is lost, which brings them a new one.
@@ -41,13 +41,13 @@ class Killing:
         self.over = False
 
     def note(self) -> None:
-        """Something happened: perhaps this is the moment."""
+        """Count one event."""
         self._events += 1
         if self._events >= self._goal:
             self._reached.set()
 
     async def rounds(self, count: int) -> None:
-        """Kill and start the server so often; then `over` is set and workers may finish."""
+        """Kill and restart the server `count` times; then set `over`, and workers may finish."""
         for _ in range(count):
             self._goal = self._events + self._moments.randint(1, MOST_EVENTS_BETWEEN_KILLS)
             self._reached.clear()

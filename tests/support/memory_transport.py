@@ -1,7 +1,7 @@
-"""A backlog and a primary in memory: what a pump needs of two namespaces, and nothing else.
+"""A backlog and a primary in memory, with just enough of two namespaces for a pump.
 
-Time is the running loop's, so that it can be virtual. Locks run out, destinations fail as they are told to, receivers
-can be cut. Everything that was asked for is counted.
+Time is the event loop's, so it can be virtual. Locks expire, destinations fail on request, and receivers can be cut
+off. Every call is counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Stored:
 
 @dataclass
 class MemoryQueue:
-    """One backlog queue: messages in the order of their numbers, locks, and a dead-letter queue."""
+    """A backlog queue: messages in order of their sequence numbers, locks, and a dead-letter queue."""
 
     lock_seconds: float = 60.0
     messages: dict[int, _Stored] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class MemoryQueue:
         return numbers
 
     def make_again(self) -> None:
-        """Deleted and made again: it counts from 1 again."""
+        """Delete and create the queue again: numbers start from 1."""
         self.messages.clear()
         self._last = 0
 
@@ -61,7 +61,7 @@ class MemoryQueue:
 
 
 class MemoryTransport:
-    """Both namespaces. `behave` decides about each send: None takes it, an error fails it, seconds delay it."""
+    """Both namespaces. `behave` decides about each send: None accepts it, an error fails it, seconds delay it."""
 
     overlapping = True
     held_messages = 10_000

@@ -1,7 +1,4 @@
-"""Hypothesis strategies for messages: anything an application may send, as the SDK lets it be made.
-
-Needs `hypothesis`; every type of body, property and annotation that the SDK can encode is in.
-"""
+"""Hypothesis strategies for messages, with every type of body, property and annotation that the SDK can encode."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def _spells_out_a_type(value: object) -> bool:
 
 @st.composite
 def messages(draw: st.DrawFn, shortest_ttl_ms: int = 1) -> AmqpAnnotatedMessage:
-    """Anything an application may send, as the SDK lets it be made."""
+    """Any message that an application can build with the SDK."""
     return AmqpAnnotatedMessage(
         **draw(BODIES),
         header={

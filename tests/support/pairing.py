@@ -1,11 +1,11 @@
-"""A paired client on two embedded namespaces, sync or aio, used the same way by a test.
+"""A paired client on two embedded namespaces. Sync and aio have the same blocking interface.
 
     with paired(pair, "aio", failover_interval=0) as client:
         sender = client.get_queue_sender("orders")
         sender.send_messages(ServiceBusMessage("hello"))
 
-The aio client lives on a loop of its own thread; every call waits for its result. The SDK's own retries are
-off unless asked for, so that a fault is seen at once.
+The aio client runs on an event loop in its own thread; every call waits for its result. The SDK's own retries are off
+by default, so that a fault shows at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CALL_TIMEOUT_SECONDS = 120.0
 
 
 class Blocking:
-    """An object that lives on an event loop of another thread; its calls wait for their results."""
+    """An object on another thread's event loop; its calls wait for their results."""
 
     def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.target = target
@@ -57,7 +57,7 @@ class Blocking:
         return call
 
     def submit(self, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Begin a call; cancelling the future cancels it on the loop."""
+        """Start a call; cancelling the future cancels the call on the loop."""
 
         async def run() -> Any:
             result = getattr(self.target, name)(*args, **kwargs)
@@ -83,7 +83,7 @@ def paired(
     retry_total: int = 0,
     **options: Any,
 ) -> Iterator[Any]:
-    """A paired client, closed at the end; `options` are those of the pairing."""
+    """Open a paired client with these pairing options, and close it at the end."""
     options.setdefault("primary_name", pair.primary.name)
     options.setdefault("backlog_queue_count", 3)
     if shell == "sync":

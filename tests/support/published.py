@@ -1,7 +1,7 @@
-"""Published states of processes that never ran, for tests of what reads them and for the pictures of the guides.
+"""Published states of processes that never ran, for tests of their readers and for the pictures in the guides.
 
-An hour at a shop: two applications, one service that carries the backlog home, one process that died. The primary was
-out of reach for twelve minutes, and one of its entities is again.
+They show an hour at a shop: two applications, a service that carries the backlog home, and a process that died. The
+primary was unreachable for twelve minutes, and one of its entities is unreachable again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEARTBEAT_SECONDS = 0.5
 
 
 def states_of_an_hour(now: float) -> list[ProcessState]:
-    """The three that live, and the one that died."""
+    """The three live processes, and the dead one."""
     return [
         _application("shop-frontend", 4711, now, share=1.0),
         _application("shop-billing", 4720, now, share=0.35),
@@ -60,7 +60,7 @@ def states_of_an_hour(now: float) -> list[ProcessState]:
 
 @contextmanager
 def published_hour(state_folder: Path) -> Iterator[list[ProcessState]]:
-    """The states above in a state folder, as if their processes ran until the context ends: they are heard of."""
+    """Publish the states in a state folder, and keep them fresh until the context ends."""
     states = states_of_an_hour(time.time())
     open_state_folder(state_folder)
     folders = [OwnFolder(state_folder, state.process) for state in states]

@@ -1,10 +1,10 @@
-"""The SDK's two faces, called alike: its aio clients behind blocking calls, so that one test proves both.
+"""The SDK's aio clients behind blocking calls, so that one test covers both the sync and the aio client.
 
     with sdk_client(namespace, "aio") as client:
         client.get_queue_sender("orders").send_messages(ServiceBusMessage("hello"))
 
 Rules:
-- What comes back is typed as the sync client. Every call of the aio client runs on one loop, on a thread of its own.
+- Results have the types of the sync client. All calls of the aio client run on one event loop, in its own thread.
 - Senders and receivers need no `with`: they are closed with the client, all at the same time (the SDK takes about a
   second for each).
 """
@@ -34,7 +34,7 @@ Run = Callable[[Callable[[], Any]], Any]
 
 @contextmanager
 def sdk_client(namespace: EmbeddedNamespace, face: Face, **options: Any) -> Iterator[ServiceBusClient]:
-    """A client of the namespace; options are the SDK's, `connection_string` takes the place of the namespace's own."""
+    """Open a client of the namespace with the SDK's options; `connection_string` replaces the namespace's own."""
     text = options.pop("connection_string", namespace.connection_string)
     opened: list[_Facade] = []
     with _runner(face) as run:
@@ -73,7 +73,7 @@ def _runner(face: Face) -> Iterator[Run]:
 
 
 class _Facade:
-    """An object of the SDK whose calls are run by `run`. What it makes and must be closed is noted in `opened`."""
+    """An object of the SDK whose calls go through `run`. Its creations that must be closed go to `opened`."""
 
     def __init__(self, inner: Any, run: Run, opened: list[_Facade]) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""A namespace whose time the test owns, with what tests do to it over and over."""
+"""A namespace whose clock the test controls, and the operations that most tests need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stage:
         self.admin = admin
 
     def queue(self, **description: Any) -> str:
-        """A new queue of the test's own."""
+        """Create a queue with a unique name."""
         name = f"queue-{next(_NUMBERS)}"
         self.admin.create_queue(name, **description)
         return name
@@ -40,7 +40,7 @@ class Stage:
         return name
 
     def utc(self, seconds: float = 0) -> datetime:
-        """The namespace's time, so many seconds from now."""
+        """The namespace's time, `seconds` from now."""
         return datetime.fromtimestamp(self.clock.now_ms() / 1000 + seconds, UTC)
 
     def counts(self, queue: str) -> tuple[int, int, int]:
@@ -66,7 +66,7 @@ def stage(limits: Limits | None = None) -> Iterator[Stage]:
 
 
 def receive(receiver: ServiceBusReceiver, number: int) -> list[ServiceBusReceivedMessage]:
-    """So many messages, however many calls it takes; fewer if they do not come."""
+    """Receive `count` messages in as many calls as it takes; fewer if no more arrive."""
     found: list[ServiceBusReceivedMessage] = []
     while len(found) < number:
         more = receiver.receive_messages(number - len(found), max_wait_time=ARRIVAL_SECONDS)

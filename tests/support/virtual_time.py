@@ -1,8 +1,7 @@
-"""An event loop whose clock jumps: an hour of waiting takes no time.
+"""An event loop with virtual time: an hour of waiting takes no time.
 
-For code that waits only for timers and for other tasks of the same loop. When nothing is ready, the clock jumps to the
-next timer; when there is no timer either, nobody could ever wake the program, and that is an error. So is a program
-that is always busy.
+It suits code that waits only for timers and for tasks of the same loop. When nothing is ready, the clock jumps to the
+next timer. It is an error if there is no timer either, or if the program never becomes idle.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-HAIR_SECONDS = 1e-9
+SMALLEST_STEP_SECONDS = 1e-9
 MOST_TURNS_WITHOUT_TIME = 100_000
 
 
@@ -23,7 +22,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._virtual_now = 0.0
         self._turns_without_time = 0
-        self._clock_resolution = 0.0  # timers ring when time has come to them, not a little before
+        self._clock_resolution = 0.0  # timers ring at their time, not a little earlier
 
     def time(self) -> float:
         return self._virtual_now
@@ -37,10 +36,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if not inner._ready and not inner._stopping:
             if not inner._scheduled:
                 raise RuntimeError(
-                    "Nothing is ready and no timer is set: everyone waits for something that never comes."
+                    "Nothing is ready and no timer is set: every task waits for something that never comes."
                 )
-            # A hair further than the timer: a wait too short for a float to show must still end some time.
-            self._virtual_now = max(self._virtual_now, inner._scheduled[0]._when) + HAIR_SECONDS
+            # A little past the timer: a wait too short for a float to show must still end.
+            self._virtual_now = max(self._virtual_now, inner._scheduled[0]._when) + SMALLEST_STEP_SECONDS
             self._turns_without_time = 0
         self._turns_without_time += 1
         if self._turns_without_time > MOST_TURNS_WITHOUT_TIME:
