@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,18 +97,31 @@ def paths(command: Any, above: str = "") -> Iterator[str]:
             yield path
 
 
-def help_of(path: str) -> str:
-    command = [sys.executable, "-m", "pairbus.cli", *path.split(), "--help"]
+HELP_PROGRAM = """
+import contextlib, io, json, sys
+from pairbus.cli.__main__ import run
+
+helps = []
+for path in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        run([*path.split(), "--help"])
+    helps.append(shown.getvalue())
+print(json.dumps(helps))
+"""
+
+
+def helps_of(commands: list[str]) -> list[str]:
+    """The help of each command, all from one process with a fixed width."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
     environment = {**kept, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return "\n".join(line.rstrip() for line in shown.stdout.strip().splitlines())
+    program = [sys.executable, "-c", HELP_PROGRAM, *commands]
+    shown = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    return ["\n".join(line.rstrip() for line in text.strip().splitlines()) for text in json.loads(shown.stdout)]
 
 
 def page() -> str:
     commands = list(paths(command_tree()))
-    with ThreadPoolExecutor(2) as pool:
-        root, *helps = pool.map(help_of, ["", *commands])
+    root, *helps = helps_of(["", *commands])
     codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXITS.codes.items())
     answers = "".join(f"| `pairbus {path}` | {meaning} |\n" for path, meaning in EXITS.no.items())
     sections = [OPENING, codes, AFTER_CODES, answers, OPTIONS, f"\n```\n{root}\n```\n"]

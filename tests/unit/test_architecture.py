@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -77,8 +78,9 @@ def imports_of_source(source: str, module: str) -> Iterator[str]:
             yield from (f"{anchor}.{alias.name}" for alias in node.names)
 
 
-def imports_of(module: str) -> Iterator[str]:
-    return imports_of_source(SOURCES[module].read_text(encoding="utf-8"), module)
+@cache
+def imports_of(module: str) -> tuple[str, ...]:
+    return tuple(imports_of_source(SOURCES[module].read_text(encoding="utf-8"), module))
 
 
 def belongs(module: str, owners: tuple[str, ...]) -> bool:

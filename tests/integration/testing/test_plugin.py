@@ -91,7 +91,7 @@ def test_the_fixtures_are_described(pytester: pytest.Pytester) -> None:
     done.stdout.fnmatch_lines_random(
         [
             "outage -- *",
-            "    An outage of the test's pair, to be begun and ended; it ends with the test.",
+            "    An outage of `pairbus_process_pair` if the test uses that fixture, else of `pairbus_pair`.",
             "pairbus_pair -- *",
             "pairbus_process_pair -- *",
         ]
