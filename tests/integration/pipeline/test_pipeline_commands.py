@@ -55,14 +55,18 @@ def test_a_report_names_what_is_lost_and_says_so_with_its_exit_code(pairbus: Com
     assert (tmp_path / "ledger-tables" / "CURRENT.json").exists()
 
 
-def test_a_look_into_a_local_namespace_takes_its_certificate_along(pairbus: CommandProcess, tmp_path: Path) -> None:
+def test_a_look_into_a_local_namespace_takes_its_certificate_along(tmp_path: Path) -> None:
+    """In another process: Spark's workers inherit the connection string from the Java that the command starts."""
     with LedgerWriter(tmp_path / "ledger") as writer:
         writer.record(
             CompletedOperation(
                 Operation.DIVERT, "fabrikam", QUEUE, message_ids=["m"], destination="orders", route=Route.BACKLOG
             )
         )
-    with EmbeddedNamespace("fabrikam", data=tmp_path / "fabrikam", process=True) as standby:
+    with (
+        EmbeddedNamespace("fabrikam", data=tmp_path / "fabrikam", process=True) as standby,
+        command_process() as pairbus,
+    ):
         with standby.admin() as admin:
             admin.create_queue(QUEUE)
         answer = pairbus.run(
