@@ -431,12 +431,12 @@ async def carry(plan: SyphonPlan, share: Share, journal: Journal | None) -> dict
     syphon = Syphon(_namespace(plan.primary), _namespace(plan.secondary), options=options)
     queues = (await syphon.run_share(share)).queues
     refusal = syphon.given_up
-    error = refusal.cause if refusal is not None else next((one.last_error for one in queues if one.last_error), None)
+    error = next((queue.last_error for queue in queues if queue.last_error), None)
     return {
         "restored": sum(queue.counts.restored for queue in queues),
         "dead_lettered": sum(queue.counts.dead_lettered for queue in queues),
         "expired": sum(queue.counts.expired for queue in queues),
         "bytes": sum(queue.counts.restored_bytes for queue in queues),
-        "error": error,
+        "error": error if refusal is None else refusal.cause,
         "refused": None if refusal is None else refusal.side,
     }

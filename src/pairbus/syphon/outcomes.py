@@ -1,6 +1,6 @@
 """What became of messages: counted, recorded in the ledger, published, and reported to a callback.
 
-A record must be on disk before the backlog lets go of its message (`DurableRecords`). Otherwise a crash right after the
+A record must be on disk before its message leaves the backlog (`DurableRecords`). Otherwise a crash right after the
 completion leaves a message that is gone from the backlog without a record of where it went.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FLUSH_SECONDS = 2.0
 FLUSH_PAUSE_SECONDS = 30.0
 _INCOMPLETE = ("PartMissing", "PartUnusable")
-"""Reasons of parts that make up no message: either nobody was told it was accepted, or the sender sent it again."""
+"""Reasons for parts of incomplete messages, which were never reported as accepted or were sent again as a whole."""
 
 Fate = Literal["restored", "dead-lettered", "expired"]
 
@@ -72,9 +72,9 @@ class Counts:
 class DurableRecords:
     """Waits until the records of one ledger are on disk, for all pumps of one event loop.
 
-    Flushes are shared: callers that arrive during a flush wait together for the next one. A disk that fails stops
-    nobody: after `FLUSH_SECONDS` the wait ends, and for `FLUSH_PAUSE_SECONDS` there is none. The ledger counts the
-    records it lost.
+    Flushes are shared: callers that arrive during a flush wait together for the next one. A failing disk does not
+    block: a wait ends after `FLUSH_SECONDS`, and the next one comes `FLUSH_PAUSE_SECONDS` later. The
+    ledger counts the records it lost.
     """
 
     def __init__(self, ledger: LedgerWriter) -> None:
@@ -174,25 +174,14 @@ class Logbook:
         if not items or not (self._records or self.on_carried is not None):
             return
         lost_numbers = {delivery.sequence_number for delivery in lost}
-        settled = [all(one.sequence_number not in lost_numbers for one in item.deliveries) for item in items]
+        settled = [all(delivery.sequence_number not in lost_numbers for delivery in item.deliveries) for item in items]
         if self._records:
             ids = [item.message.message_id for item, is_settled in zip(items, settled, strict=True) if is_settled]
             self._record(Operation.COMPLETE, ids, destination=items[0].destination)
         if self.on_carried is not None:
-            at_us = time.time_ns() // 1000
             self.on_carried(
                 [
-                    Carried(
-                        self.queue,
-                        item.sequence_number,
-                        item.message.message_id,
-                        item.destination,
-                        "restored",
-                        "",
-                        item.message.size,
-                        at_us,
-                        is_settled,
-                    )
+                    self._carried(item.message, item.sequence_number, item.destination, "restored", "", is_settled)
                     for item, is_settled in zip(items, settled, strict=True)
                 ]
             )
@@ -210,21 +199,16 @@ class Logbook:
                 operation = Operation.EXPIRE if letter.expired else Operation.DEAD_LETTER
                 ids = [None if letter.reason in _INCOMPLETE else message.message_id]
                 self._record(operation, ids, destination=message.destination, cause=letter.reason)
-            carried.append(
-                Carried(
-                    self.queue,
-                    number,
-                    message.message_id,
-                    message.destination,
-                    "expired" if letter.expired else "dead-lettered",
-                    letter.reason,
-                    message.size,
-                    time.time_ns() // 1000,
-                    settled,
-                )
-            )
+            fate: Fate = "expired" if letter.expired else "dead-lettered"
+            carried.append(self._carried(message, number, message.destination, fate, letter.reason, settled))
         if self.on_carried is not None:
             self.on_carried(carried)
+
+    def _carried(
+        self, message: BacklogMessage, number: int, destination: str, fate: Fate, cause: str, settled: bool
+    ) -> Carried:
+        at_us = time.time_ns() // 1000
+        return Carried(self.queue, number, message.message_id, destination, fate, cause, message.size, at_us, settled)
 
     def released(self, deliveries: Sequence[Delivery], lost: Sequence[Delivery]) -> None:
         lost_numbers = {delivery.sequence_number for delivery in lost}

@@ -144,7 +144,7 @@ class PartsBin:
     def sought(
         self, of: str, elsewhere: Collection[int], *, is_last: bool
     ) -> tuple[list[Delivery], list[Delivery], str]:
-        """Seeking found siblings with these sequence numbers, locked by others or by nobody. Returns the deliveries to
+        """Seeking found siblings with these sequence numbers, locked or not. Returns the deliveries to
         release, the deliveries to give up, and why. `is_last`: the search covered every place they could be.
 
         The receiver of the lowest number keeps its parts and waits. The others release theirs, so that one receiver

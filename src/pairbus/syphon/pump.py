@@ -137,7 +137,7 @@ class Pump:
     @property
     def last_error(self) -> str | None:
         """The latest error that is not over."""
-        return next(reversed(self._errors.values()), None)
+        return next(reversed(list(self._errors.values())), None)  # other threads read this
 
     def failed(self, error: str) -> None:
         """Report an error of the pump itself; it is over when the pump reaches its backlog queue again."""
@@ -463,9 +463,8 @@ class Pump:
         self._renew_at = now + RENEW_CHECK_SECONDS
         deliveries = self.planner.to_renew(now)
         if deliveries:
-            self.planner.renewed(
-                deliveries, now + 10 * RENEW_CHECK_SECONDS
-            )  # not again while this request is in flight
+            # Not again while this request is in flight.
+            self.planner.renewed(deliveries, now + 10 * RENEW_CHECK_SECONDS)
             self._spawn(self._renewed(receiver, deliveries))
 
     async def _renewed(self, receiver: BacklogReceiver, deliveries: list[Delivery]) -> None:
