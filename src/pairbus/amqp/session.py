@@ -44,7 +44,7 @@ class TokenSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class AmqpEndpoint:
     """How to connect to a namespace. `host` includes the port if it is not the service's own; no `tls` means plain."""
 
     host: str
@@ -53,10 +53,10 @@ class Endpoint:
     tokens: TokenSource
 
 
-class Session:
+class AmqpSession:
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: AmqpEndpoint,
         *,
         limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
         open_timeout_s: float = OPEN_TIMEOUT,
@@ -74,7 +74,7 @@ class Session:
 
     def __repr__(self) -> str:
         is_open = self._connection is not None and not self._connection.lost.done()
-        return f"<Session with {self._endpoint.host}, {'open' if is_open else 'closed'}>"
+        return f"<AmqpSession with {self._endpoint.host}, {'open' if is_open else 'closed'}>"
 
     @property
     def is_idle(self) -> bool:

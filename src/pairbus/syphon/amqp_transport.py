@@ -25,7 +25,7 @@ from pairbus.amqp.client import (
 from pairbus.amqp.conditions import CONNECTION_FORCED, NOT_FOUND, UNAUTHORIZED
 from pairbus.amqp.message import BATCH_FORMAT, join_batch
 from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Released, State, TokenUnavailableError
-from pairbus.amqp.session import Endpoint, Session
+from pairbus.amqp.session import AmqpEndpoint, AmqpSession
 from pairbus.amqp.types import Array, Int
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.namespaces import Namespace
@@ -50,7 +50,7 @@ class AmqpTransport:
     def __init__(self, primary: Namespace, secondary: Namespace) -> None:
         self._primary = primary.endpoint()
         self._secondary = secondary.endpoint()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, AmqpSession] = {}
 
     async def open_receiver(self, queue: str) -> AmqpReceiver:
         session = _session(self._secondary)
@@ -98,7 +98,7 @@ class AmqpTransport:
                 await session.close()
                 return
 
-    def _forget(self, destination: str, session: Session) -> None:
+    def _forget(self, destination: str, session: AmqpSession) -> None:
         if self._sessions.get(destination) is session:
             del self._sessions[destination]
 
@@ -118,7 +118,7 @@ class AmqpTransport:
 
 
 class AmqpReceiver:
-    def __init__(self, queue: str, session: Session, connection: ClientConnection, link: ReceiverLink) -> None:
+    def __init__(self, queue: str, session: AmqpSession, connection: ClientConnection, link: ReceiverLink) -> None:
         self._queue = queue
         self._session = session
         self._connection = connection
@@ -220,11 +220,11 @@ class AmqpReceiver:
         await self._session.close()
 
 
-def _session(endpoint: Endpoint) -> Session:
-    return Session(endpoint, open_timeout_s=_OPEN_TIMEOUT_S)
+def _session(endpoint: AmqpEndpoint) -> AmqpSession:
+    return AmqpSession(endpoint, open_timeout_s=_OPEN_TIMEOUT_S)
 
 
-async def _end(session: Session, error: Exception) -> None:
+async def _end(session: AmqpSession, error: Exception) -> None:
     if isinstance(error, TimeoutError):
         session.abort()  # a peer that does not answer would not answer a close either
     else:

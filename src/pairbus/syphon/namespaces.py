@@ -25,7 +25,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from pairbus.amqp.outcomes import TokenUnavailableError
 
 if TYPE_CHECKING:
-    from pairbus.amqp.session import Endpoint
+    from pairbus.amqp.session import AmqpEndpoint
 
 _JWT_SCOPE = "https://servicebus.azure.net//.default"
 _SAS_TYPE = "servicebus.windows.net:sastoken"
@@ -123,13 +123,13 @@ class Namespace:
             return ServiceBusAdministrationClient.from_connection_string(self._connection_string, **options)
         return ServiceBusAdministrationClient(self.host, _awaitable(self._credential), **options)
 
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> AmqpEndpoint:
         """Return what a raw AMQP session needs. Raises OSError if `connection_verify` cannot be read."""
-        from pairbus.amqp.session import Endpoint
+        from pairbus.amqp.session import AmqpEndpoint
 
         # Whatever credential the SDK was given, it makes one that produces tokens when it makes a sender.
         credential = self.client().get_queue_sender("-")._credential
-        return Endpoint(self.host, self.address, self._tls_context() if self.tls else None, SdkTokens(credential))
+        return AmqpEndpoint(self.host, self.address, self._tls_context() if self.tls else None, SdkTokens(credential))
 
     def _tls_context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.connection_verify or certifi.where())

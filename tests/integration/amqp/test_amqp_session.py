@@ -13,7 +13,7 @@ from pairbus.amqp import session as session_module
 from pairbus.amqp.client import TokenRefusedError
 from pairbus.amqp.conditions import NOT_FOUND
 from pairbus.amqp.outcomes import TokenUnavailableError
-from pairbus.amqp.session import Endpoint, Session
+from pairbus.amqp.session import AmqpEndpoint, AmqpSession
 
 
 class CountedTokens:
@@ -36,8 +36,8 @@ class CountedTokens:
         return self.stage.token(audience.removeprefix("sb://localhost/")), int(time.time() + self.lifetime_s)
 
 
-def session_of(stage: AmqpStage, tokens: CountedTokens) -> Session:
-    return Session(Endpoint("localhost", ("127.0.0.1", stage.port), None, tokens))
+def session_of(stage: AmqpStage, tokens: CountedTokens) -> AmqpSession:
+    return AmqpSession(AmqpEndpoint("localhost", ("127.0.0.1", stage.port), None, tokens))
 
 
 def test_one_connection_and_one_sender_serve_until_they_are_lost(tmp_path: Path) -> None:

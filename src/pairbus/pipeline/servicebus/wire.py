@@ -24,7 +24,7 @@ from azure.core.exceptions import AzureError
 from pairbus.amqp.client import AmqpClientError, RefusedError, TokenRefusedError
 from pairbus.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD, NOT_FOUND, UNAUTHORIZED, Blame, meaning
 from pairbus.amqp.engine import EngineLimits
-from pairbus.amqp.session import Session
+from pairbus.amqp.session import AmqpSession
 from pairbus.amqp.types import Int
 from pairbus.pipeline.servicebus.options import Access, Entities
 from pairbus.syphon.namespaces import Namespace, describe_error, is_credential_refused, is_untrusted
@@ -73,7 +73,7 @@ class Wire:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="servicebus wire", daemon=True)
         self._thread.start()
-        self._session: Session | None = None
+        self._session: AmqpSession | None = None
 
     @property
     def host(self) -> str:
@@ -99,13 +99,13 @@ class Wire:
     # --- on the loop --------------------------------------------------------------------------------------
 
     @property
-    def session(self) -> Session:
+    def session(self) -> AmqpSession:
         if self._session is None:
-            self._session = Session(self._namespace.endpoint(), limits=_LIMITS)
+            self._session = AmqpSession(self._namespace.endpoint(), limits=_LIMITS)
         return self._session
 
     async def retry(
-        self, entity: str, work: Callable[[Session], Awaitable[T]], retry_seconds: float = RETRY_SECONDS
+        self, entity: str, work: Callable[[AmqpSession], Awaitable[T]], retry_seconds: float = RETRY_SECONDS
     ) -> T:
         """Run `work` until it succeeds. Raises `WireError` on a final refusal, or when the time is over."""
         deadline = self._loop.time() + retry_seconds
@@ -150,7 +150,7 @@ class Wire:
     async def peek(self, entity: str, first: int, count: int) -> list[bytes]:
         """Return up to `count` encoded messages from sequence number `first` on. Nothing is locked or counted."""
 
-        async def request(session: Session) -> list[bytes]:
+        async def request(session: AmqpSession) -> list[bytes]:
             connection = await session.connection(entity)
             body = {"from-sequence-number": first, "message-count": Int(min(count, MAX_PEEK))}
             reply = await connection.manage(entity, "peek-message", body)

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pairbus.amqp.message import BATCH_ENTRY_BYTES, BATCH_FORMAT, join_batch
-from pairbus.amqp.session import Session
+from pairbus.amqp.session import AmqpSession
 from pairbus.pipeline.servicebus.options import WriteOptions
 from pairbus.pipeline.servicebus.rows import OutgoingMessage, check_columns, encode_rows
 from pairbus.pipeline.servicebus.wire import Wire, WireError, wire_for
@@ -33,7 +33,7 @@ _ENVELOPE_BYTES = 512
 
 
 @dataclass
-class SentMessages(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """The number of messages that a task sent."""
 
     count: int
@@ -80,7 +80,7 @@ def _check(options: WriteOptions, schema: StructType) -> None:
     check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options.destination)
 
 
-def send_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, prefix: str) -> SentMessages:
+def send_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, prefix: str) -> TaskCommit:
     """Send all rows of a task and wait for the namespace's answers."""
     outbox = Outbox(wire_for(options.access), options.retry_seconds)
     row_count = 0
@@ -89,7 +89,7 @@ def send_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, prefix: 
             outbox.add(message)
         row_count += batch.num_rows
     outbox.finish()
-    return SentMessages(row_count)
+    return TaskCommit(row_count)
 
 
 class Outbox:
@@ -132,7 +132,7 @@ class Outbox:
     # --- on the wire's loop -------------------------------------------------------------------------------
 
     async def _batch_limit(self, message: OutgoingMessage) -> int:
-        async def open_link(session: Session) -> int:
+        async def open_link(session: AmqpSession) -> int:
             return (await session.sender(message.entity)).max_batch_size
 
         try:
@@ -150,7 +150,7 @@ class Outbox:
                 await self._deliver(entity, [message])
 
     async def _transfer(self, entity: str, raws: list[bytes]) -> None:
-        async def send(session: Session) -> None:
+        async def send(session: AmqpSession) -> None:
             sender = await session.sender(entity)
             await sender.room()
             if len(raws) == 1:
