@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
+from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.engine import (
     ConnectionLost,
     ConnectionOpened,
@@ -33,8 +34,8 @@ from pairbus.amqp.engine import (
     MessageTooLarge,
     OutcomeConfirmed,
 )
-from pairbus.amqp.exchange import REPLY_CREDIT, Exchange, Reply
 from pairbus.amqp.links import IncomingDelivery, Link, OutgoingDelivery
+from pairbus.amqp.message import Sections, read_facts
 from pairbus.amqp.outcomes import (
     Accepted,
     AmqpClientError,
@@ -46,7 +47,7 @@ from pairbus.amqp.outcomes import (
     TokenRefusedError,
 )
 from pairbus.amqp.protocol import AmqpProtocol
-from pairbus.amqp.types import Symbol, UInt
+from pairbus.amqp.types import AmqpDecodeError, Described, Symbol, UInt
 
 __all__ = [
     "AmqpClientError",
@@ -64,6 +65,7 @@ DEFAULT_WINDOW = 300
 DEFAULT_CREDIT = 300
 OPEN_TIMEOUT = 30.0
 DRAIN_TIMEOUT = 5.0
+REPLY_CREDIT = 50
 SAS_TOKEN = "servicebus.windows.net:sastoken"  # noqa: S105 - the name of a type
 
 
@@ -80,6 +82,23 @@ class Received:
         return UUID(bytes_le=self.tag)
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The reply of `$cbs` or `entity/$management` to a request."""
+
+    status: int
+    description: str
+    condition: str | None
+    body: Any
+
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300
+
+    def error(self) -> AmqpError:
+        return AmqpError(self.condition or "amqp:internal-error", self.description)
+
+
 class ClientConnection:
     """One connection to a namespace, made by `ClientConnection.open`."""
 
@@ -90,8 +109,8 @@ class ClientConnection:
         self.lost: asyncio.Future[AmqpError] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._session: Any = None
-        self._exchanges: dict[str, Exchange] = {}
-        self._exchange_lock = asyncio.Lock()
+        self._nodes: dict[str, NodeLinks] = {}
+        self._nodes_lock = asyncio.Lock()
 
     @classmethod
     async def open(
@@ -124,9 +143,9 @@ class ClientConnection:
 
     async def put_token(self, token: str, audience: str, *, token_type: str = SAS_TOKEN) -> None:
         """Put a token for ``audience``. Raises TokenRefusedError if the peer does not accept it."""
-        exchange = await self._exchange("$cbs")
+        node_links = await self._node("$cbs")
         properties = {"operation": "put-token", "type": token_type, "name": audience}
-        reply = await exchange.ask(properties, token, seconds=OPEN_TIMEOUT)
+        reply = await node_links.request(properties, token, seconds=OPEN_TIMEOUT)
         if not reply.is_good:
             raise TokenRefusedError(reply.status, reply.description)
 
@@ -134,23 +153,23 @@ class ClientConnection:
         self, entity: str, operation: str, body: dict[str, Any], *, seconds: float = OPEN_TIMEOUT
     ) -> Reply:
         """Send a management request, such as ``renew-lock``, and return the reply, good or bad."""
-        exchange = await self._exchange(f"{entity}/$management")
+        node_links = await self._node(f"{entity}/$management")
         properties = {
             "operation": f"com.microsoft:{operation}",
             "type": "entity-mgmt",
             "com.microsoft:server-timeout": UInt(int(seconds * 1000)),
         }
-        return await exchange.ask(properties, body, seconds=seconds)
+        return await node_links.request(properties, body, seconds=seconds)
 
-    async def _exchange(self, node: str) -> Exchange:
-        async with self._exchange_lock:
-            exchange = self._exchanges.get(node)
-            if exchange is None or not exchange.is_open:
+    async def _node(self, node: str) -> NodeLinks:
+        async with self._nodes_lock:
+            links = self._nodes.get(node)
+            if links is None or not links.is_open:
                 replies = f"replies-{uuid4()}"
                 sender = await self.open_sender(node)
                 receiver = await self.open_receiver(node, credit=REPLY_CREDIT, target=replies)
-                exchange = self._exchanges[node] = Exchange(sender, receiver, replies)
-            return exchange
+                links = self._nodes[node] = NodeLinks(sender, receiver, replies)
+            return links
 
     async def open_sender(
         self,
@@ -514,3 +533,80 @@ def _mark_retrieved(future: asyncio.Future[Any]) -> None:
         future.add_done_callback(_mark_retrieved)
     elif not future.cancelled():
         future.exception()
+
+
+class NodeLinks:
+    """The two links to a node that answers requests. Replies are matched by their correlation id."""
+
+    def __init__(self, sender: SenderLink, receiver: ReceiverLink, reply_address: str) -> None:
+        self._sender = sender
+        self._receiver = receiver
+        self._reply_address = reply_address
+        self._waiting: dict[UUID, asyncio.Future[Reply]] = {}
+        self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    @property
+    def is_open(self) -> bool:
+        return not self._reading.done()
+
+    async def request(self, properties: dict[str, Any], body: Any, *, seconds: float) -> Reply:
+        """Send a request and wait for the reply. Raises TimeoutError after ``seconds``, or LinkLostError."""
+        message_id = uuid4()
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[message_id] = future
+        raw = b"".join(
+            (
+                b"\x00\x53\x73",
+                encode([message_id, None, None, None, self._reply_address]),
+                b"\x00\x53\x74",
+                encode(properties),
+                b"\x00\x53\x77",
+                encode(body),
+            )
+        )
+        try:
+            async with asyncio.timeout(seconds):
+                await self._sender.send(raw)
+                return await future
+        finally:
+            self._waiting.pop(message_id, None)
+            if not future.done():
+                future.cancel()
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await self._sender.close()
+        await self._receiver.close()
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                for message in await self._receiver.receive(REPLY_CREDIT):
+                    self._receiver.let_go(message)
+                    self._match(message)
+        except LinkLostError as lost:
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(lost)
+
+    def _match(self, message: Received) -> None:
+        try:
+            facts = read_facts(message.raw)
+            properties = {str(key): value for key, value in facts.application_properties.items()}
+            section = decode(Sections.split(message.raw).body)[0]
+        except AmqpDecodeError:
+            return
+        future = self._waiting.get(facts.correlation_id) if isinstance(facts.correlation_id, UUID) else None
+        if future is None or future.done():
+            return
+        status = properties.get("statusCode", properties.get("status-code"))
+        description = properties.get("statusDescription", properties.get("status-description"))
+        condition = properties.get("errorCondition")
+        future.set_result(
+            Reply(
+                int(status) if isinstance(status, int) else 0,
+                str(description or ""),
+                None if condition is None else str(condition),
+                section.value if isinstance(section, Described) else None,
+            )
+        )
