@@ -51,10 +51,7 @@ class BacklogUnavailableError(PairbusError):
     """
 
     def __init__(
-        self,
-        entity: str,
-        primary_error: BaseException | None,
-        queue_errors: Mapping[str, BaseException],
+        self, entity: str, primary_error: BaseException | None, queue_errors: Mapping[str, BaseException]
     ) -> None:
         tried = "; ".join(f"{queue}: {_sentence(error)}" for queue, error in queue_errors.items())
         primary = f"Primary: {_sentence(primary_error)} " if primary_error is not None else ""

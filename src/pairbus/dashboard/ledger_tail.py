@@ -13,14 +13,7 @@ import msgspec
 from pairbus.costs.rules import billed_operations
 from pairbus.ledger import closed_files, open_files
 from pairbus.ledger.files import OPEN_SUFFIX
-from pairbus.ledger.records import (
-    LEDGER_OPERATIONS,
-    SCHEMA_VERSION,
-    Operation,
-    Record,
-    Role,
-    is_backlog_queue,
-)
+from pairbus.ledger.records import LEDGER_OPERATIONS, SCHEMA_VERSION, Operation, Record, Role, is_backlog_queue
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.records import CountKey, OperationCount
 

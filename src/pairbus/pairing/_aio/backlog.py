@@ -269,13 +269,7 @@ class BacklogRoute:
             await shared.close()
 
     async def _send_some(
-        self,
-        queue: str,
-        raws: Sequence[bytes],
-        first: int,
-        deadline: float,
-        episode: str | None,
-        route: Route,
+        self, queue: str, raws: Sequence[bytes], first: int, deadline: float, episode: str | None, route: Route
     ) -> int:
         """Send as many messages as fit into one send, or one message in parts; returns the number of messages."""
         shared = self._senders.get(queue) or self._sender(queue)
@@ -503,11 +497,7 @@ class SpoolForwarder:
                 await route.close()
 
     async def _forward_entity(
-        self,
-        journal: SpoolJournal,
-        entity: str,
-        primary: dict[str, SharedSender],
-        backlog: dict[str, BacklogRoute],
+        self, journal: SpoolJournal, entity: str, primary: dict[str, SharedSender], backlog: dict[str, BacklogRoute]
     ) -> bool:
         """Forward the messages of one entity, in order, until a namespace refuses; whether any message left."""
         moved, after = False, 0

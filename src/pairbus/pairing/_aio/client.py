@@ -118,12 +118,7 @@ class PairedServiceBusClient(ServiceBusClient):
 
     @classmethod
     async def from_connection_strings(
-        cls,
-        primary: str,
-        secondary: str,
-        *,
-        connection_verify: str | None = None,
-        **options: Any,
+        cls, primary: str, secondary: str, *, connection_verify: str | None = None, **options: Any
     ) -> PairedServiceBusClient:
         """Pair two namespaces by their connection strings.
 
@@ -364,10 +359,7 @@ class PairedServiceBusSender(ServiceBusSender):
     """
 
     def __init__(
-        self,
-        client: PairedServiceBusClient,
-        entity: WatchedEntity,
-        make_sender: Callable[[], ServiceBusSender],
+        self, client: PairedServiceBusClient, entity: WatchedEntity, make_sender: Callable[[], ServiceBusSender]
     ) -> None:
         # The SDK's __init__ is not called: this class has only its surface, the senders inside do the work.
         self._client = client
