@@ -145,6 +145,17 @@ def test_a_walk_is_short_and_its_files_exist(walk: str, most: int) -> None:
     assert [name for name in files if not (PACKAGE / name).is_file()] == []
 
 
+def test_no_two_public_classes_share_a_name() -> None:
+    """Except the sync twins, which are generated."""
+    modules: dict[str, list[str]] = {}
+    for module, path in SOURCES.items():
+        if not module.startswith("pairbus.pairing._sync."):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    modules.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in modules.items() if len(found) > 1} == {}
+
+
 @pytest.mark.parametrize("reserved", sorted(RESERVED))
 def test_reserved_libraries_stay_with_their_owners(reserved: str) -> None:
     strangers = sorted(

@@ -50,7 +50,7 @@ def estimate(
     as_json: AsJson = False,
 ) -> None:
     """Estimate what pairing adds to the bill in 30 days."""
-    from pairbus.costs import Fleet, Outage, tariff_for
+    from pairbus.costs import Fleet, OutageScenario, tariff_for
     from pairbus.costs import estimate as calculate
     from pairbus.costs.estimate import HOURS_PER_MONTH
 
@@ -87,7 +87,7 @@ def estimate(
             recovery_pings=recovery_pings,
             primary_operations=primary_operations,
         )
-        outage = Outage(outage_hours, rate, message_bytes, outages) if outage_hours > 0 else None
+        outage = OutageScenario(outage_hours, rate, message_bytes, outages) if outage_hours > 0 else None
         result = calculate(fleet, tariff_for(tariffs, name, date.today()), plan, outage)
     except ValueError as error:
         raise Refusal(str(error)) from error

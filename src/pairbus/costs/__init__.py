@@ -1,6 +1,6 @@
 """Which operations are billed, what they cost, and what a pairing will cost. PURE; prices are data."""
 
-from pairbus.costs.estimate import Estimate, EstimateLine, Fleet, Outage, estimate
+from pairbus.costs.estimate import Estimate, EstimateLine, Fleet, OutageScenario, estimate
 from pairbus.costs.rules import (
     ACCEPTED,
     RULES,
@@ -36,7 +36,7 @@ __all__ = [
     "EstimateLine",
     "Fleet",
     "FlowName",
-    "Outage",
+    "OutageScenario",
     "Plan",
     "Rule",
     "Tariff",

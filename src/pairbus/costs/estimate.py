@@ -27,7 +27,7 @@ _MOST = 1e15
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
+class OutageScenario:
     """The primary out of reach, `times` in 30 days, while `messages_per_second` of the whole fleet go on."""
 
     hours: float
@@ -122,13 +122,13 @@ def pings_in_outage(fleet: Fleet, outage_hours: float) -> int:
     return max(1, math.ceil(failed_over / fleet.ping_interval_seconds)) + fleet.recovery_pings - 1
 
 
-def diverted_in_outage(fleet: Fleet, outage: Outage) -> int:
+def diverted_in_outage(fleet: Fleet, outage: OutageScenario) -> int:
     """Messages that go to the backlog: from the end of the failover interval to the ping that works."""
     pings = pings_in_outage(fleet, outage.hours)
     return math.ceil(outage.messages_per_second * pings * fleet.ping_interval_seconds)
 
 
-def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: Outage | None = None) -> Estimate:
+def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: OutageScenario | None = None) -> Estimate:
     """What pairing adds in 30 days."""
     lines = [_creation(fleet), _idle(fleet)]
     if outage is not None:
@@ -166,7 +166,7 @@ def _idle(fleet: Fleet) -> EstimateLine:
     return EstimateLine("idle receives", "secondary", hourly, hourly * HOURS_PER_DAY, hourly * HOURS_PER_MONTH, formula)
 
 
-def _outage_lines(fleet: Fleet, outage: Outage) -> list[EstimateLine]:
+def _outage_lines(fleet: Fleet, outage: OutageScenario) -> list[EstimateLine]:
     pings_each = pings_in_outage(fleet, outage.hours)
     pings = pings_each * fleet.entities * fleet.clients * outage.times
     messages = diverted_in_outage(fleet, outage) * outage.times

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pairbus.costs import Fleet, Outage, billed_operations, estimate, parse_tariff, shipped_tariffs, tariff_for
+from pairbus.costs import Fleet, OutageScenario, billed_operations, estimate, parse_tariff, shipped_tariffs, tariff_for
 from pairbus.ledger import LedgerLimits, Operation, Outcome, Record
 from pairbus.pipeline.fleet import RunResult, parse_fleet
 from pairbus.pipeline.schemas import dictionary
@@ -81,7 +81,7 @@ def test_the_results_described_are_those_there_are() -> None:
 
 def test_the_worked_examples_are_what_the_estimate_says() -> None:
     tariff = tariff_for(shipped_tariffs(), "azure-usd", date(2026, 1, 1))
-    outage = Outage(hours=2, messages_per_second=50, message_bytes=70_000)
+    outage = OutageScenario(hours=2, messages_per_second=50, message_bytes=70_000)
     result = estimate(Fleet(clients=20, entities=3), tariff, outage=outage)
     numbers = {(line.cause, line.namespace): line.per_30_days for line in result.lines}
     for number in (28_800, numbers["pings", "primary"], numbers["diverted messages", "primary"]):

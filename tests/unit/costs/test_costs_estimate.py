@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pairbus.costs import Fleet, Outage, TariffError, estimate, parse_tariff, shipped_tariffs, tariff_for
+from pairbus.costs import Fleet, OutageScenario, TariffError, estimate, parse_tariff, shipped_tariffs, tariff_for
 from pairbus.costs.estimate import diverted_in_outage, pings_in_outage
 
 USD = tariff_for(shipped_tariffs(), "azure-usd", date(2025, 6, 1))
@@ -40,7 +40,7 @@ def test_pings_of_one_entity(hours: float, failover: int, interval: int, recover
 
 def test_an_outage_of_two_hours_at_fifty_messages_a_second() -> None:
     fleet = Fleet(clients=20, entities=3)
-    outage = Outage(hours=2, messages_per_second=50, message_bytes=70_000)
+    outage = OutageScenario(hours=2, messages_per_second=50, message_bytes=70_000)
     assert pings_in_outage(fleet, 2) == 119
     assert diverted_in_outage(fleet, outage) == 119 * 60 * 50 == 357_000
     result = estimate(fleet, USD, outage=outage)
@@ -56,7 +56,7 @@ def test_an_outage_of_two_hours_at_fifty_messages_a_second() -> None:
 
 
 def test_added_operations_are_priced_in_the_primarys_step() -> None:
-    outage = Outage(hours=1, messages_per_second=100)
+    outage = OutageScenario(hours=1, messages_per_second=100)
     quiet = estimate(Fleet(), USD, outage=outage)
     busy = estimate(Fleet(primary_operations=20_000_000), USD, outage=outage)
     assert quiet.primary_amount == 0
@@ -66,7 +66,7 @@ def test_added_operations_are_priced_in_the_primarys_step() -> None:
 
 
 def test_every_line_is_explained_with_its_result() -> None:
-    result = estimate(Fleet(clients=2), USD, outage=Outage(hours=1, messages_per_second=1, times=2))
+    result = estimate(Fleet(clients=2), USD, outage=OutageScenario(hours=1, messages_per_second=1, times=2))
     for line, sentence in zip(result.lines, result.explain(), strict=True):
         assert f"{line.per_30_days:,}" in sentence
 
@@ -142,7 +142,7 @@ def test_an_unknown_tariff_or_plan_names_the_known_ones() -> None:
 def test_an_outage_without_measure_is_refused(name: str, value: str) -> None:
     values: dict[str, Any] = {"hours": 1.0, "messages_per_second": 1.0, name: float(value)}
     with pytest.raises(ValueError, match=f"The outage's {name} must be from 0 to 1e\\+15; it is {value[:2]}"):
-        Outage(**values)
+        OutageScenario(**values)
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])

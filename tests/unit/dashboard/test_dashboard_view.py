@@ -17,7 +17,7 @@ from tests.support.published import PRIMARY, SECONDARY, published_hour, states_o
 
 from pairbus.cli.dashboard import _serve
 from pairbus.cli.output import Refusal
-from pairbus.costs import Fleet, Outage, estimate, shipped_tariffs, tariff_for
+from pairbus.costs import Fleet, OutageScenario, estimate, shipped_tariffs, tariff_for
 from pairbus.dashboard import ledger_tail
 from pairbus.dashboard.ledger_tail import LedgerTail
 from pairbus.dashboard.money import Prices, outage_per_hour
@@ -379,7 +379,7 @@ def test_an_hour_of_outage_costs_what_the_estimate_says() -> None:
     ] * 2
     found = outage_per_hour(pairs, 10.0, [], PRICES)
     fleet = Fleet(clients=2, entities=1, failover_interval_seconds=0)
-    by_estimate = estimate(fleet, TARIFF, outage=Outage(hours=1, messages_per_second=10))
+    by_estimate = estimate(fleet, TARIFF, outage=OutageScenario(hours=1, messages_per_second=10))
     lines = [line for line in by_estimate.lines if line.cause in ("pings", "diverted messages")]
     assert found is not None
     assert found["operations"] == sum(line.per_30_days for line in lines)

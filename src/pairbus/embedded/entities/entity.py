@@ -58,7 +58,7 @@ class SeenMessageIds:
 
 
 @dataclass(slots=True)
-class Rule:
+class SubscriptionRule:
     """A rule with its filter and action compiled."""
 
     entity_id: int
@@ -144,7 +144,7 @@ class SubscriptionEntity(QueueEntity):
     ) -> None:
         super().__init__(entity_id, description, times, make_queue)
         self.topic = topic
-        self.rules: dict[str, Rule] = {}
+        self.rules: dict[str, SubscriptionRule] = {}
 
     @property
     def path(self) -> str:

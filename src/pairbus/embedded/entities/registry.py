@@ -25,9 +25,9 @@ from pairbus.embedded.entities.entity import (
     Entity,
     EntityTimes,
     QueueEntity,
-    Rule,
     SeenMessageIds,
     SubscriptionEntity,
+    SubscriptionRule,
     TopicEntity,
 )
 from pairbus.embedded.entities.filters import MessageView, MutableMessageView, compile_action, compile_filter
@@ -81,7 +81,7 @@ class Registry:
             raise _not_found(subscription_path(topic, name))
         return subscription
 
-    def rule(self, topic: str, subscription: str, name: str) -> Rule:
+    def rule(self, topic: str, subscription: str, name: str) -> SubscriptionRule:
         rule = self.subscription(topic, subscription).rules.get(name.lower())
         if rule is None:
             raise _not_found(rule_path(topic, subscription, name))
@@ -244,7 +244,7 @@ class Registry:
                 assert isinstance(owner, SubscriptionEntity)
                 description = from_json(RuleDescription, text)
                 matches, act = _compile(description)
-                owner.rules[description.name.lower()] = Rule(entity_id, description, matches, act)
+                owner.rules[description.name.lower()] = SubscriptionRule(entity_id, description, matches, act)
 
     def owner(self, queue_id: int) -> Entity:
         return self.by_id[entity_id_of(queue_id)]
@@ -307,7 +307,7 @@ class Registry:
         return entity
 
     def _add_rule(self, owner: SubscriptionEntity, description: RuleDescription, compiled: Compiled, now: int) -> None:
-        rule = Rule(self._take_id(), description, *compiled)
+        rule = SubscriptionRule(self._take_id(), description, *compiled)
         owner.rules[description.name.lower()] = rule
         self._write_rule(owner, rule, now)
 
@@ -347,7 +347,7 @@ class Registry:
             )
         )
 
-    def _write_rule(self, owner: SubscriptionEntity, rule: Rule, now: int) -> None:
+    def _write_rule(self, owner: SubscriptionEntity, rule: SubscriptionRule, now: int) -> None:
         path = rule_path(owner.topic.path, owner.description.name, rule.description.name)
         text = to_json(rule.description)
         self._changes().entities.append((rule.entity_id, "rule", path, text, rule.description.created_ms, now, now))
