@@ -249,7 +249,7 @@ def parse_config(text: str, source: str = "The configuration") -> Config:
 
 async def apply_config(config: NamespaceConfig, broker: Broker, limits: Limits) -> None:
     """Create and update the entities of the file. Forwarding comes last, when all its targets exist."""
-    kilobytes = max(1, limits.max_message_bytes // 1024)
+    kilobytes = limits.max_message_kilobytes
     queues = [replace(queue, max_message_size_in_kilobytes=kilobytes) for queue in config.queues]
     for queue in queues:
         unforwarded = replace(queue, forward_to=None, forward_dead_lettered_messages_to=None)

@@ -23,6 +23,10 @@ class Limits:
     max_transactions: int = 1_000
     forward_hops: int = 4
 
+    @property
+    def max_message_kilobytes(self) -> int:
+        return max(1, self.max_message_bytes // 1024)
+
 
 class BrokerError(Exception):
     """The namespace refuses an operation."""

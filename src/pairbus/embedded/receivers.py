@@ -16,7 +16,7 @@ from pairbus.amqp.types import Int, Long, Timestamp
 from pairbus.embedded.clock import Alarm, Clock
 from pairbus.embedded.entities.message import QueueEntry, State
 from pairbus.embedded.entities.namespace import NamespaceState, Place
-from pairbus.embedded.entities.queue import MessageQueue, Session
+from pairbus.embedded.entities.queue import MessageQueue, MessageSession
 from pairbus.embedded.errors import (
     BrokerError,
     EntityNotFoundError,
@@ -57,7 +57,7 @@ class Receiver:
     mode: ReceiveMode
     deliver: Deliver
     closed: Closed
-    session: Session | None
+    session: MessageSession | None
     dispatcher: "Dispatcher"
     credit: int = 0
     is_open: bool = True
@@ -132,7 +132,7 @@ class Dispatcher:
         return self._add(place, mode, deliver, closed, None)
 
     def _add(
-        self, place: Place, mode: ReceiveMode, deliver: Deliver, closed: Closed, session: Session | None
+        self, place: Place, mode: ReceiveMode, deliver: Deliver, closed: Closed, session: MessageSession | None
     ) -> Receiver:
         self._last_number += 1
         number = session.holder if session is not None and session.holder is not None else self._last_number

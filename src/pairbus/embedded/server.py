@@ -26,7 +26,7 @@ from pairbus.embedded.entities.descriptions import MANAGE, RIGHTS, Authorization
 from pairbus.embedded.errors import BrokerError, Limits
 
 if TYPE_CHECKING:
-    from pairbus.embedded.administration.endpoint import Endpoint
+    from pairbus.embedded.administration.endpoint import AdministrationEndpoint
     from pairbus.embedded.broker import Broker
     from pairbus.embedded.config import NamespaceConfig
     from pairbus.embedded.faults import FaultSwitchboard
@@ -78,7 +78,7 @@ class EmbeddedServer:
         self._lock: int | None = None
         self._broker: Broker | None = None
         self._faults: FaultSwitchboard | None = None
-        self._endpoint: Endpoint | None = None
+        self._endpoint: AdministrationEndpoint | None = None
         self._listener: Listener | None = None
 
     def __repr__(self) -> str:
@@ -252,15 +252,15 @@ class EmbeddedServer:
         if self._ledger is not None:
             self._ledger.address = f"{self.host}:{self.port}"
 
-    def _make_endpoint(self, authority: "Authority", amqp: Callable[[], asyncio.Protocol]) -> "Endpoint":
+    def _make_endpoint(self, authority: "Authority", amqp: Callable[[], asyncio.Protocol]) -> "AdministrationEndpoint":
         from pairbus.embedded.administration.control import Control
-        from pairbus.embedded.administration.endpoint import Endpoint
+        from pairbus.embedded.administration.endpoint import AdministrationEndpoint
         from pairbus.embedded.administration.operations import Operations
 
         created_ms = _root_rule(self.broker).created_ms
         operations = Operations(self.broker, authority, self._limits, self.name, created_ms)
         control = Control(self.broker, self.faults, authority, self._clock, self.name)
-        return Endpoint(operations, control, authority, self.faults, self._clock, self.name, amqp)
+        return AdministrationEndpoint(operations, control, authority, self.faults, self._clock, self.name, amqp)
 
 
 def _started(part: T | None) -> T:

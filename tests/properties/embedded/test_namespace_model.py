@@ -33,7 +33,7 @@ from pairbus.embedded.entities.message import (
 )
 from pairbus.embedded.entities.namespace import NamespaceState, Place
 from pairbus.embedded.entities.paths import SubQueue
-from pairbus.embedded.entities.queue import MessageQueue, Session
+from pairbus.embedded.entities.queue import MessageQueue, MessageSession
 from pairbus.embedded.errors import BrokerError, Limits, MessageLockLostError, SessionLockLostError
 from pairbus.embedded.store import Store
 
@@ -73,8 +73,8 @@ class NamespaceModel(RuleBasedStateMachine):
         self.accepted: Counter[str] = Counter()
         self.gone: Counter[str] = Counter()
         self.mortal: dict[str, int] = {}
-        self.held: list[tuple[str, bytes, Session | None]] = []
-        self.sessions: list[Session] = []
+        self.held: list[tuple[str, bytes, MessageSession | None]] = []
+        self.sessions: list[MessageSession] = []
         registry = self.namespace.registry
         registry.create_queue(QueueDescription(PLAIN, lock_duration_ms=5_000, max_delivery_count=3), self.now)
         registry.create_queue(

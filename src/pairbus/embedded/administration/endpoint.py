@@ -111,7 +111,7 @@ def _cut(request: web.BaseRequest) -> None:
     raise ConnectionAbortedError("A fault is switched on: the connection is cut.")
 
 
-class Endpoint:
+class AdministrationEndpoint:
     def __init__(
         self,
         operations: Operations,

@@ -138,7 +138,7 @@ class Operations:
     def __init__(self, broker: Broker, authority: Authority, limits: Limits, name: str, created_ms: int) -> None:
         self._broker = broker
         self._authority = authority
-        self._message_kilobytes = max(1, limits.max_message_bytes // 1024)
+        self._message_kilobytes = limits.max_message_kilobytes
         self._name = name
         self._created_ms = created_ms
 

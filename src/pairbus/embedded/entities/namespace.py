@@ -25,7 +25,7 @@ from pairbus.embedded.entities.message import (
     State,
 )
 from pairbus.embedded.entities.paths import SubQueue, entity_id_of, parse_address, sub_queue_of
-from pairbus.embedded.entities.queue import COMPACTION_FLOOR, NEVER_MS, MessageQueue, Session
+from pairbus.embedded.entities.queue import COMPACTION_FLOOR, NEVER_MS, MessageQueue, MessageSession
 from pairbus.embedded.entities.registry import Registry
 from pairbus.embedded.entities.routing import Router
 from pairbus.embedded.errors import (
@@ -69,7 +69,7 @@ class NamespaceState:
         self._deadlines: list[tuple[int, int]] = []
         self._noted_deadlines: dict[int, int] = {}
         self.limits = limits
-        self.lost_sessions: list[tuple[MessageQueue, Session]] = []
+        self.lost_sessions: list[tuple[MessageQueue, MessageSession]] = []
         self.payloads = Payloads(self._current_changes, cache)
         self.registry = Registry(self._current_changes, self.payloads, self.next_token, limits)
         self.router = Router(self.registry, self.payloads, self._current_changes, limits)
@@ -144,7 +144,9 @@ class NamespaceState:
         self.advance(queue, now)
         return entity, queue
 
-    def take(self, place: Place, now: int, session: Session | None, *, delete: bool) -> tuple[QueueEntry, bytes] | None:
+    def take(
+        self, place: Place, now: int, session: MessageSession | None, *, delete: bool
+    ) -> tuple[QueueEntry, bytes] | None:
         """The next message for a receiver, with its bytes: locked, or deleted if `delete` is set."""
         queue = place.queue
         entry = queue.take_and_delete(now, session) if delete else queue.take(now, session)
@@ -265,14 +267,14 @@ class NamespaceState:
 
     # -- sessions
 
-    def accept_session(self, place: Place, session_id: str | None, holder: int, now: int) -> Session | None:
+    def accept_session(self, place: Place, session_id: str | None, holder: int, now: int) -> MessageSession | None:
         if not place.queue.requires_session:
             raise NotAllowedError(
                 f"'{place.entity.path}' does not require sessions. Open a receiver without a session."
             )
         return place.queue.accept_session(session_id, holder, now)
 
-    def release_session(self, place: Place, session: Session) -> None:
+    def release_session(self, place: Place, session: MessageSession) -> None:
         """Release a session on behalf of its holder. Its locked messages count as not delivered."""
         place.queue.release_session(session, count=False)
 

@@ -33,7 +33,7 @@ COMPACTION_FLOOR = 64
 
 
 @dataclass(slots=True)
-class Session:
+class MessageSession:
     """The messages that share a session id, and the receiver that holds them."""
 
     session_id: str
@@ -47,7 +47,7 @@ class Session:
 
     def __repr__(self) -> str:
         held = f"held by {self.holder} until {self.locked_until_ms}" if self.holder is not None else "free"
-        return f"<Session {self.session_id!r} {held}, {self.messages} messages>"
+        return f"<MessageSession {self.session_id!r} {held}, {self.messages} messages>"
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class DueWork:
     expired: list[QueueEntry] = field(default_factory=list)
     undeliverable: list[QueueEntry] = field(default_factory=list)
     scheduled: list[QueueEntry] = field(default_factory=list)
-    lost_sessions: list[Session] = field(default_factory=list)
+    lost_sessions: list[MessageSession] = field(default_factory=list)
 
 
 class MessageQueue:
@@ -81,7 +81,7 @@ class MessageQueue:
         self.requires_session = requires_session
         self.next_sequence = next_sequence
         self.entries: dict[int, QueueEntry] = {}
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, MessageSession] = {}
         self.size_bytes = 0
         self.active = 0
         self.scheduled = 0
@@ -196,7 +196,7 @@ class MessageQueue:
 
     # -- receiving
 
-    def has_ready(self, session: Session | None = None) -> bool:
+    def has_ready(self, session: MessageSession | None = None) -> bool:
         heap = session.ready if session is not None else self._ready
         while heap:
             entry = self.entries.get(heap[0])
@@ -207,21 +207,21 @@ class MessageQueue:
             self._ready_sessions.pop(session.session_id, None)
         return False
 
-    def take(self, now: int, session: Session | None = None) -> QueueEntry | None:
+    def take(self, now: int, session: MessageSession | None = None) -> QueueEntry | None:
         """Lock the oldest message that can be received."""
         entry = self._next_ready(now, session)
         if entry is not None:
             self._lock(entry, now, session)
         return entry
 
-    def take_and_delete(self, now: int, session: Session | None = None) -> QueueEntry | None:
+    def take_and_delete(self, now: int, session: MessageSession | None = None) -> QueueEntry | None:
         """Remove the oldest message that can be received."""
         entry = self._next_ready(now, session)
         if entry is not None:
             self.remove(entry)
         return entry
 
-    def _next_ready(self, now: int, session: Session | None) -> QueueEntry | None:
+    def _next_ready(self, now: int, session: MessageSession | None) -> QueueEntry | None:
         heap = session.ready if session is not None else self._ready
         while self.has_ready(session):
             entry = self.entries[heapq.heappop(heap)]
@@ -230,7 +230,7 @@ class MessageQueue:
             # It has expired: nobody receives it, and `collect_due` returns it.
         return None
 
-    def _lock(self, entry: QueueEntry, now: int, session: Session | None) -> None:
+    def _lock(self, entry: QueueEntry, now: int, session: MessageSession | None) -> None:
         token = self._next_token()
         entry.lock_token = token
         self._locked[token] = entry
@@ -348,24 +348,24 @@ class MessageQueue:
 
     # -- sessions
 
-    def _session_of(self, entry: QueueEntry) -> Session | None:
+    def _session_of(self, entry: QueueEntry) -> MessageSession | None:
         if not self.requires_session or entry.session_id is None:
             return None
         return self.session(entry.session_id)
 
-    def _known_session(self, entry: QueueEntry) -> Session | None:
+    def _known_session(self, entry: QueueEntry) -> MessageSession | None:
         """The entry's session, if it exists. An empty string is a valid session id."""
         if not self.requires_session or entry.session_id is None:
             return None
         return self.sessions.get(entry.session_id)
 
-    def session(self, session_id: str) -> Session:
+    def session(self, session_id: str) -> MessageSession:
         session = self.sessions.get(session_id)
         if session is None:
-            session = self.sessions[session_id] = Session(session_id)
+            session = self.sessions[session_id] = MessageSession(session_id)
         return session
 
-    def _make_ready(self, entry: QueueEntry, session: Session | None) -> None:
+    def _make_ready(self, entry: QueueEntry, session: MessageSession | None) -> None:
         self._touched.add(self)
         if session is None:
             heapq.heappush(self._ready, entry.sequence_number)
@@ -377,7 +377,7 @@ class MessageQueue:
     def has_ready_session(self) -> bool:
         return self._first_ready_session() is not None
 
-    def _first_ready_session(self) -> Session | None:
+    def _first_ready_session(self) -> MessageSession | None:
         while self._ready_sessions:
             session_id = next(iter(self._ready_sessions))
             session = self.sessions.get(session_id)
@@ -386,7 +386,7 @@ class MessageQueue:
             self._ready_sessions.pop(session_id, None)
         return None
 
-    def accept_session(self, session_id: str | None, holder: int, now: int) -> Session | None:
+    def accept_session(self, session_id: str | None, holder: int, now: int) -> MessageSession | None:
         """Lock a session for `holder`. Without an id it is the next free one with messages; None if there is none."""
         if session_id is None:
             session = self._first_ready_session()
@@ -405,7 +405,7 @@ class MessageQueue:
         self._ready_sessions.pop(session.session_id, None)
         return session
 
-    def held_session(self, session_id: str, now: int) -> Session:
+    def held_session(self, session_id: str, now: int) -> MessageSession:
         session = self.sessions.get(session_id)
         if session is None or session.holder is None or session.locked_until_ms <= now:
             raise SessionLockLostError(
@@ -428,7 +428,7 @@ class MessageQueue:
                 if session.holder is not None
             )
 
-    def release_session(self, session: Session, *, count: bool) -> list[QueueEntry]:
+    def release_session(self, session: MessageSession, *, count: bool) -> list[QueueEntry]:
         """Release the session and its messages, counting a delivery if `count` is set (the lock expired).
 
         Returns the messages that had their last delivery.
@@ -453,7 +453,7 @@ class MessageQueue:
         session.updated_ms = now
         self._changes().sessions[(self.queue_id, session_id)] = (state, now)
 
-    def _forget_if_empty(self, session: Session) -> None:
+    def _forget_if_empty(self, session: MessageSession) -> None:
         if session.messages == 0 and session.holder is None and session.state is None:
             self.sessions.pop(session.session_id, None)
             self._ready_sessions.pop(session.session_id, None)
