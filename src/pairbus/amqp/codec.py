@@ -194,12 +194,14 @@ def _text32(kind: type[str], encoding: str) -> _Decoder:
     return decoder
 
 
-def _d_list8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _items(buf, pos + 2, buf[pos + 1], pos + 1 + buf[pos], depth)
+def _short(read: Callable[[bytes, int, int, int, int], tuple[Any, int]]) -> _Decoder:
+    """A list, map or array with one byte each for size and count (1.2.3)."""
+    return lambda buf, pos, depth: read(buf, pos + 2, buf[pos + 1], pos + 1 + buf[pos], depth)
 
 
-def _d_list32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _items(buf, pos + 8, _u32(buf, pos + 4)[0], pos + 4 + _u32(buf, pos)[0], depth)
+def _wide(read: Callable[[bytes, int, int, int, int], tuple[Any, int]]) -> _Decoder:
+    """A list, map or array with four bytes each for size and count."""
+    return lambda buf, pos, depth: read(buf, pos + 8, _u32(buf, pos + 4)[0], pos + 4 + _u32(buf, pos)[0], depth)
 
 
 def _items(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[list[Any], int]:
@@ -215,14 +217,6 @@ def _items(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[list
     return items, end
 
 
-def _d_map8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _pairs(buf, pos + 2, buf[pos + 1], pos + 1 + buf[pos], depth)
-
-
-def _d_map32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _pairs(buf, pos + 8, _u32(buf, pos + 4)[0], pos + 4 + _u32(buf, pos)[0], depth)
-
-
 def _pairs(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[dict[Any, Any], int]:
     items, end = _items(buf, pos, count, end, depth)
     if count % 2:
@@ -234,14 +228,6 @@ def _pairs(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[dict
     if len(pairs) * 2 != count:
         raise AmqpDecodeError(f"the map that ends at byte {end} has a duplicate key")
     return pairs, end
-
-
-def _d_array8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _elements(buf, pos + 2, buf[pos + 1], pos + 1 + buf[pos], depth)
-
-
-def _d_array32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    return _elements(buf, pos + 8, _u32(buf, pos + 4)[0], pos + 4 + _u32(buf, pos)[0], depth)
 
 
 def _elements(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[Array, int]:
@@ -318,12 +304,12 @@ for _code, _decoder in {
     0xB0: _d_bin32,
     0xB1: _text32(str, "utf-8"),
     0xB3: _text32(Symbol, "ascii"),
-    0xC0: _d_list8,
-    0xC1: _d_map8,
-    0xD0: _d_list32,
-    0xD1: _d_map32,
-    0xE0: _d_array8,
-    0xF0: _d_array32,
+    0xC0: _short(_items),
+    0xC1: _short(_pairs),
+    0xD0: _wide(_items),
+    0xD1: _wide(_pairs),
+    0xE0: _short(_elements),
+    0xF0: _wide(_elements),
 }.items():
     _DECODERS[_code] = _decoder
 
@@ -350,10 +336,6 @@ _WIDEST = {code: code for code in range(256) if _DECODERS[code] is not _bad_code
 # --- encoding --------------------------------------------------------------------------------
 
 _p32 = struct.Struct(">I").pack
-_p64 = struct.Struct(">Q").pack
-_pi8 = struct.Struct(">b").pack
-_pi32 = struct.Struct(">i").pack
-_pi64 = struct.Struct(">q").pack
 
 _Encoder = Callable[[bytearray, Any], None]
 
@@ -396,9 +378,9 @@ def _e_ubyte(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def _fixed(code: int, pack: Callable[[Any], bytes]) -> _Encoder:
+def _fixed(code: int) -> _Encoder:
     """An encoder for a type with a single fixed-width encoding."""
-    prefix = bytes((code,))
+    prefix, pack = bytes((code,)), _FIXED[code]
 
     def encoder(out: bytearray, value: Any) -> None:
         out += prefix + pack(value)
@@ -415,38 +397,32 @@ def _exactly(size: int) -> Callable[[bytes], bytes]:
     return check
 
 
-def _e_uint(out: bytearray, value: int) -> None:
-    if value == 0:
-        out.append(0x43)
-    elif 0 < value <= 255:
-        out.append(0x52)
-        out.append(value)
-    else:
-        out += b"\x70" + _p32(value)
+def _unsigned(zero: int, small: int, wide: int) -> _Encoder:
+    prefix, pack = bytes((wide,)), _FIXED[wide]
+
+    def encoder(out: bytearray, value: int) -> None:
+        if value == 0:
+            out.append(zero)
+        elif 0 < value <= 255:
+            out.append(small)
+            out.append(value)
+        else:
+            out += prefix + pack(value)
+
+    return encoder
 
 
-def _e_ulong(out: bytearray, value: int) -> None:
-    if value == 0:
-        out.append(0x44)
-    elif 0 < value <= 255:
-        out.append(0x53)
-        out.append(value)
-    else:
-        out += b"\x80" + _p64(value)
+def _signed(small: int, wide: int) -> _Encoder:
+    prefix, pack, pack_small = bytes((wide,)), _FIXED[wide], _FIXED[0x51]
 
+    def encoder(out: bytearray, value: int) -> None:
+        if -128 <= value <= 127:
+            out.append(small)
+            out += pack_small(value)
+        else:
+            out += prefix + pack(value)
 
-def _e_int(out: bytearray, value: int) -> None:
-    if -128 <= value <= 127:
-        out += b"\x54" + _pi8(value)
-    else:
-        out += b"\x71" + _pi32(value)
-
-
-def _e_long(out: bytearray, value: int) -> None:
-    if -128 <= value <= 127:
-        out += b"\x55" + _pi8(value)
-    else:
-        out += b"\x81" + _pi64(value)
+    return encoder
 
 
 def _e_binary(out: bytearray, value: bytes | bytearray | memoryview) -> None:
@@ -568,18 +544,18 @@ def _element(out: bytearray, code: int, value: Any) -> None:
 
 _FIXED: dict[int, Callable[[Any], bytes]] = {
     0x50: lambda v: bytes((v,)),
-    0x51: _pi8,
+    0x51: struct.Struct(">b").pack,
     0x60: struct.Struct(">H").pack,
     0x61: struct.Struct(">h").pack,
     0x70: _p32,
-    0x71: _pi32,
+    0x71: struct.Struct(">i").pack,
     0x72: struct.Struct(">f").pack,
     0x73: lambda v: _p32(ord(v)),
     0x74: _exactly(4),
-    0x80: _p64,
-    0x81: _pi64,
+    0x80: struct.Struct(">Q").pack,
+    0x81: struct.Struct(">q").pack,
     0x82: struct.Struct(">d").pack,
-    0x83: _pi64,
+    0x83: struct.Struct(">q").pack,
     0x84: _exactly(8),
     0x94: _exactly(16),
     0x98: lambda v: v.bytes,
@@ -596,22 +572,22 @@ _ENCODERS: dict[type, _Encoder] = {
     type(None): _e_null,
     bool: _e_bool,
     UByte: _e_ubyte,
-    Byte: _fixed(0x51, _FIXED[0x51]),
-    UShort: _fixed(0x60, _FIXED[0x60]),
-    Short: _fixed(0x61, _FIXED[0x61]),
-    UInt: _e_uint,
-    ULong: _e_ulong,
-    Int: _e_int,
-    Long: _e_long,
-    int: _e_long,
-    Float: _fixed(0x72, _FIXED[0x72]),
-    float: _fixed(0x82, _FIXED[0x82]),
+    Byte: _fixed(0x51),
+    UShort: _fixed(0x60),
+    Short: _fixed(0x61),
+    UInt: _unsigned(0x43, 0x52, 0x70),
+    ULong: _unsigned(0x44, 0x53, 0x80),
+    Int: _signed(0x54, 0x71),
+    Long: _signed(0x55, 0x81),
+    int: _signed(0x55, 0x81),
+    Float: _fixed(0x72),
+    float: _fixed(0x82),
     Char: _e_char,
-    Timestamp: _fixed(0x83, _FIXED[0x83]),
-    Decimal32: _fixed(0x74, _FIXED[0x74]),
-    Decimal64: _fixed(0x84, _FIXED[0x84]),
-    Decimal128: _fixed(0x94, _FIXED[0x94]),
-    UUID: _fixed(0x98, _FIXED[0x98]),
+    Timestamp: _fixed(0x83),
+    Decimal32: _fixed(0x74),
+    Decimal64: _fixed(0x84),
+    Decimal128: _fixed(0x94),
+    UUID: _fixed(0x98),
     bytes: _e_binary,
     bytearray: _e_binary,
     memoryview: _e_memoryview,

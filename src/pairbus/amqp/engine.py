@@ -33,7 +33,6 @@ from pairbus.amqp.links import (
     new_buffer,
     read_condition,
     write_condition,
-    write_data,
 )
 from pairbus.amqp.outcomes import AmqpError, LinkLostError, State
 from pairbus.amqp.sasl import Login, SaslError, SaslExchange
@@ -340,14 +339,6 @@ class Engine:
     def note_format(self, link: Link, message_format: int) -> None:
         if self._outgoing_formats is not None:
             self._outgoing_formats.note(link.name, message_format)
-
-    def set_properties(self, properties: dict[Any, Any]) -> None:
-        write_data(lib.pn_connection_properties(self._connection), properties)
-
-    @property
-    def remote_container(self) -> str:
-        name = lib.pn_connection_remote_container(self._connection)
-        return "" if name == ffi.NULL else ffi.string(name).decode("utf-8", "replace")
 
     # --- inside -------------------------------------------------------------------------------------------
 
