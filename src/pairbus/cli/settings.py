@@ -154,7 +154,7 @@ def _defaults(values: Any, command: Any, folder: Path) -> dict[str, Any]:
     """The values that are set, by the names that the commands use."""
     from msgspec import UNSET, structs
 
-    given = {
+    present = {
         field.encode_name: getattr(values, field.name)
         for field in structs.fields(values)
         if getattr(values, field.name) is not UNSET
@@ -162,13 +162,13 @@ def _defaults(values: Any, command: Any, folder: Path) -> dict[str, Any]:
     if hasattr(command, "commands"):
         return {
             key: _defaults(value, command.commands[key], folder)
-            for key, value in given.items()
+            for key, value in present.items()
             if key in command.commands
         }
     options = {_long(param): param for param in command.params if param.param_type_name == "option"}
     return {
         options[key].name: _located(value, folder, always=True) if options[key].type_descriptor.is_path else value
-        for key, value in given.items()
+        for key, value in present.items()
     }
 
 
