@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -137,8 +136,7 @@ def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: b
 
     tariffs, _ = read_tariffs(tariff_file, None)
     try:
-        plan = parse_fleet(read_small_file("fleet", file), str(file))
-        plan = plan if runs is None else replace(plan, runs=runs)
+        plan = parse_fleet(read_small_file("fleet", file), str(file), runs=runs)
         tariff = tariff_for(tariffs, plan.tariff, date.today())
         tariff.plan(plan.plan)
     except (FleetError, TariffError) as error:

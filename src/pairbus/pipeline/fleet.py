@@ -28,171 +28,96 @@ import bisect
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from pairbus.costs import Tariff, Usage, bill, units
 from pairbus.costs.estimate import HOURS_PER_MONTH, IDLE_RECEIVES_PER_HOUR
 from pairbus.costs.rules import TRANSIT_OPERATIONS
 from pairbus.failover import Action, EntityMachine, EntityState, Event, EventKind, FailoverRules
-from pairbus.toml import read_toml
+from pairbus.toml import TomlError, convert_toml, read_toml
 
-SCOPES = ("entity", "namespace", "both")
-MOST_OUTAGES = 10_000
-LONGEST_MINUTES = 1_000_000
-MOST_CHOICES = 10_000
+MAX_CHOICES = 10_000
 
 
 class FleetError(ValueError):
-    """A fleet that cannot be simulated; the text names the field, the value and what was expected."""
+    """A fleet that cannot be simulated; the text names the file, the key, its value and what was expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutageKind:
-    """Outages of one kind come independently of each other, and each lasts exponentially long."""
+class OutageKind(Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of outage. Outages are independent of each other, and each lasts exponentially long."""
 
-    scope: str
-    per_30_days: float
-    mean_minutes: float
-
-    def __post_init__(self) -> None:
-        if self.scope not in SCOPES:
-            raise FleetError(f"An outage's scope is {self.scope!r}; it must be one of {', '.join(SCOPES)}.")
-        if not 0 <= self.per_30_days <= MOST_OUTAGES or not 0 < self.mean_minutes <= LONGEST_MINUTES:
-            raise FleetError(
-                f"An outage of scope {self.scope} comes {self.per_30_days} times for {self.mean_minutes} minutes; "
-                f"give per_30_days from 0 to {MOST_OUTAGES:,} and mean_minutes above 0, at most {LONGEST_MINUTES:,}."
-            )
+    scope: Literal["entity", "namespace", "both"]
+    per_30_days: Annotated[float, Meta(ge=0, le=10_000)]
+    mean_minutes: Annotated[float, Meta(gt=0, le=1_000_000)]
 
 
-@dataclass(frozen=True, slots=True)
-class PairingChoice:
+class PairingChoice(Struct, frozen=True, forbid_unknown_fields=True):
     """The options that a sweep can vary."""
 
-    failover_interval_seconds: float = 60.0
-    ping_interval_seconds: float = 60.0
-    recovery_pings: int = 1
+    failover_interval_seconds: Annotated[float, Meta(ge=0, le=3600)] = 60.0
+    ping_interval_seconds: Annotated[float, Meta(ge=1, le=1800)] = 60.0
+    recovery_pings: Annotated[int, Meta(ge=1, le=1000)] = 1
     divert_during_interval: bool = False
-    backlog_queue_count: int = 10
-    syphons: int = 1
-    syphon_messages_per_second: float = 2_000.0
+    backlog_queue_count: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    syphons: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    syphon_messages_per_second: Annotated[float, Meta(ge=0.001, le=1e9)] = 2_000.0
     spool: bool = False
 
-    def __post_init__(self) -> None:
-        for name, least, most in (
-            ("failover_interval_seconds", 0, 3600),
-            ("ping_interval_seconds", 1, 1800),
-            ("recovery_pings", 1, 1000),
-            ("backlog_queue_count", 1, 10_000),
-            ("syphons", 1, 10_000),
-            ("syphon_messages_per_second", 0.001, 1e9),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise FleetError(f"The pairing's {name} is {value!r}; it must be from {least} to {most}.")
 
-
-@dataclass(frozen=True, slots=True)
-class FleetPlan:
+class FleetPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """What is simulated: `runs` times `days` days for each choice of options."""
 
-    clients: int = 1
-    entities: int = 1
-    messages_per_second: float = 1.0
-    message_bytes: int = 1024
-    days: float = 30.0
-    runs: int = 200
+    clients: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    entities: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    messages_per_second: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
+    message_bytes: Annotated[int, Meta(ge=0, le=100 * 1024 * 1024)] = 1024
+    days: Annotated[float, Meta(ge=0.01, le=3660)] = 30.0
+    runs: Annotated[int, Meta(ge=1, le=1_000_000)] = 200
     seed: int = 1
-    clients_per_outage: int = 50
-    """Clients that are played one by one in each outage; the others behave like them. They differ only in
-    when they happen to send."""
+    clients_per_outage: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
+    """Clients that are simulated one by one in each outage; the others behave like them. Clients differ only in the
+    times at which they send."""
     tariff: str = "azure-usd"
     plan: str = "standard"
     outages: tuple[OutageKind, ...] = (OutageKind("namespace", 0.5, 45.0),)
-    choices: tuple[PairingChoice, ...] = field(default=(PairingChoice(),))
-
-    def __post_init__(self) -> None:
-        for name, least, most in (
-            ("clients", 1, 1_000_000),
-            ("entities", 1, 10_000),
-            ("messages_per_second", 1e-6, 1e6),
-            ("message_bytes", 0, 100 * 1024 * 1024),
-            ("days", 0.01, 3660),
-            ("runs", 1, 1_000_000),
-            ("clients_per_outage", 1, 1_000_000),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise FleetError(f"The fleet's {name} is {value!r}; it must be from {least:g} to {most:,}.")
+    choices: tuple[PairingChoice, ...] = field(default=(PairingChoice(),), name="pairing")
 
 
-def parse_fleet(text: str, where: str) -> FleetPlan:
-    """Read a fleet file's text; `where` names it in errors."""
+def parse_fleet(text: str, where: str, *, runs: int | None = None) -> FleetPlan:
+    """Parse the text of a fleet file; `where` names it in errors. `runs` replaces the number in the file."""
     try:
-        data = read_toml(text)
+        content = read_toml(text)
     except ValueError as error:
         raise FleetError(f"The fleet {where} is not TOML: {error}.") from error
-    outages = data.pop("outages", None)
-    pairing = data.pop("pairing", {})
+    if runs is not None:
+        content["runs"] = runs
+    combinations = _combinations(content.pop("pairing", {}), where)
     try:
-        plan = FleetPlan(**_checked(data, FleetPlan, "fleet"))
-        if outages is not None:
-            plan = replace(plan, outages=tuple(_outages(outages)))
-        return replace(plan, choices=tuple(_choices(pairing)))
-    except FleetError as error:
-        raise FleetError(f"In {where}: {error}") from None
+        plan = convert_toml(content, FleetPlan, where=where)
+        choices = [convert_toml(options, PairingChoice, where=f"{where}: pairing") for options in combinations]
+    except TomlError as error:
+        raise FleetError(str(error)) from error
+    return replace(plan, choices=tuple(choices))
 
 
-def _outages(entries: Any) -> Iterator[OutageKind]:
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise FleetError(f"The fleet's outages are {_short(entries)}; write [[outages]] above each kind of them.")
-    for entry in entries:
-        values = _checked(entry, OutageKind, "outage")
-        missing = [f.name for f in fields(OutageKind) if f.name not in values]
-        if missing:
-            raise FleetError(f"An outage lacks {missing[0]}; give scope, per_30_days and mean_minutes.")
-        yield OutageKind(**values)
-
-
-def _choices(pairing: Any) -> Iterator[PairingChoice]:
+def _combinations(pairing: Any, where: str) -> list[dict[str, Any]]:
     """Every combination of the options that are lists."""
     if not isinstance(pairing, dict):
-        raise FleetError(f"The fleet's pairing is {_short(pairing)}; write [pairing] above its options.")
-    names = list(pairing)
+        raise FleetError(f"{where}: pairing is {str(pairing)[:60]}: expected a table, [pairing].")
     options = [value if isinstance(value, list) else [value] for value in pairing.values()]
-    if any(not values for values in options):
-        raise FleetError("A list of the pairing's options is empty; give at least one value.")
-    if (count := math.prod(map(len, options))) > MOST_CHOICES:
+    empty = [name for name, value in pairing.items() if value == []]
+    if empty:
+        raise FleetError(f"{where}: pairing: {empty[0]} is an empty list: give at least one value.")
+    if (count := math.prod(map(len, options))) > MAX_CHOICES:
         raise FleetError(
-            f"The lists of the pairing's options make {count:,} choices; at most {MOST_CHOICES:,} are played."
+            f"{where}: the lists in pairing make {count:,} combinations: at most {MAX_CHOICES:,} are allowed."
         )
-    for values in itertools.product(*options):
-        yield PairingChoice(**_checked(dict(zip(names, values, strict=True)), PairingChoice, "pairing"))
-
-
-def _checked(data: Mapping[str, Any], kind: type, what: str) -> dict[str, Any]:
-    """Only known fields, each of the type its default (or annotation) has."""
-    known = {f.name: str(f.type) for f in fields(kind) if f.name not in ("outages", "choices")}
-    for name, value in data.items():
-        if name not in known:
-            raise FleetError(f"The {what} has {_short(name)}; known are {', '.join(sorted(known))}.")
-        wanted = known[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = {
-            "int": isinstance(value, int) and not isinstance(value, bool),
-            "float": number,
-            "bool": isinstance(value, bool),
-            "str": isinstance(value, str),
-        }[wanted]
-        if not fits:
-            raise FleetError(f"The {what}'s {name} is {_short(value)}; it must be of type {wanted}.")
-    return dict(data)
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:60]
+    return [dict(zip(pairing, values, strict=True)) for values in itertools.product(*options)]
 
 
 _STEPS = 200

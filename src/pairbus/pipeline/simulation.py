@@ -19,7 +19,7 @@ from pairbus.costs import Tariff, shipped_tariffs, tariff_for
 from pairbus.pipeline.fleet import FleetPlan, PairingChoice, RunResult, play_run
 
 _EXAMPLE = PairingChoice()
-CHOICE_COLUMNS = tuple(PairingChoice.__dataclass_fields__)
+CHOICE_COLUMNS = PairingChoice.__struct_fields__
 RESULT_COLUMNS = (*RunResult.__dataclass_fields__, "availability", "availability_without_pairing")
 _RESULT_SCHEMA = t.StructType(
     [
