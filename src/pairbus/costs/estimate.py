@@ -1,8 +1,8 @@
-"""What a pairing costs, before there is one. PURE, and instant.
+"""Estimates what a pairing will cost. PURE.
 
-The formulae are those of the cost rules: idle receives are billed for each pump, pings for each failed-over
-entity of each paired client, and every message that travels through a backlog is four operations per started
-64 KB. Each line carries its formula with the numbers put in, for `explain`.
+The formulae follow the billing rules: idle receives are billed for each pump, pings for each failed-over entity of each
+paired client, and a message that travels through a backlog is four operations per started 64 KB. Each line carries its
+formula with the numbers filled in, for `explain`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ HOURS_PER_MONTH = HOURS_PER_DAY * DAYS
 """Estimates and simulations are for 30 days, so that two of them can be compared. Bills use the month's own hours."""
 
 
-_MOST = 1e15
-"""Of anything: what is beyond is a slip of the keyboard, and too much to be multiplied."""
+_MAX = 1e15
+"""The limit of every number: a larger one is a typing mistake, and too large to multiply."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutageScenario:
-    """The primary out of reach, `times` in 30 days, while `messages_per_second` of the whole fleet go on."""
+    """The primary is unreachable, `times` in 30 days, while the whole fleet sends `messages_per_second`."""
 
     hours: float
     messages_per_second: float
@@ -38,13 +38,13 @@ class OutageScenario:
     def __post_init__(self) -> None:
         for name in ("hours", "messages_per_second", "message_bytes", "times"):
             value = getattr(self, name)
-            if not 0 <= value <= _MOST:
-                raise ValueError(f"The outage's {name} must be from 0 to {_MOST:g}; it is {str(value)[:30]}.")
+            if not 0 <= value <= _MAX:
+                raise ValueError(f"The outage's {name} is {str(value)[:30]}. Give a number from 0 to {_MAX:g}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Who is paired, and how. Names and defaults are those of the pairing's options."""
+    """The paired clients and their options, with the names and defaults of the pairing's options."""
 
     clients: int = 1
     entities: int = 1
@@ -54,9 +54,7 @@ class Fleet:
     ping_interval_seconds: float = 60.0
     recovery_pings: int = 1
     primary_operations: int = 0
-    """Operations of the primary in 30 days without the pairing: they decide in which step the added ones
-    fall.
-    """
+    """Operations of the primary in 30 days without the pairing. They decide the price step of the added ones."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -71,14 +69,14 @@ class Fleet:
         ):
             value = getattr(self, name)
             if not value >= least:
-                raise ValueError(f"The fleet's {name} is {value}; it must be {least} or more.")
-            if value > _MOST:
-                raise ValueError(f"The fleet's {name} is above {_MOST:g}: give less.")
+                raise ValueError(f"The fleet's {name} is {value}. Give {least} or more.")
+            if value > _MAX:
+                raise ValueError(f"The fleet's {name} is {value:g}. Give at most {_MAX:g}.")
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateLine:
-    """Operations that one cause adds to one namespace in 30 days."""
+    """The operations that one cause adds to one namespace in 30 days."""
 
     cause: str
     namespace: str
@@ -95,9 +93,9 @@ class Estimate:
     tariff: str
     plan: str
     primary_amount: Decimal
-    """What the added operations cost the primary in 30 days, by the steps they fall into."""
+    """The price of the added operations at the primary in 30 days, by their price steps."""
     secondary_amount: Decimal
-    """The same for the secondary, its base charge included."""
+    """The same for the secondary, including its base charge."""
 
     @property
     def total(self) -> Decimal:
@@ -107,15 +105,13 @@ class Estimate:
         return sum(line.per_30_days for line in self.lines if line.namespace == namespace)
 
     def explain(self) -> list[str]:
-        """The formulae with the numbers put in, one sentence each."""
+        """The formulae with the numbers filled in, one sentence each."""
         return [f"{line.cause} ({line.namespace}): {line.formula}" for line in self.lines]
 
 
 def pings_in_outage(fleet: Fleet, outage_hours: float) -> int:
-    """Pings of one entity in one client: one every interval while failed over, the last is the one that
-    works.
-    """
-    # Rounded to a microsecond: an hour's fraction times 3,600 is not exact.
+    """Pings of one entity in one client: one per interval while failed over; the last one succeeds."""
+    # Rounded to a microsecond: a fraction of an hour times 3,600 is not exact.
     failed_over = round(outage_hours * 3600 - fleet.failover_interval_seconds, 6)
     if outage_hours <= 0 or failed_over < 0:
         return 0
@@ -123,13 +119,13 @@ def pings_in_outage(fleet: Fleet, outage_hours: float) -> int:
 
 
 def diverted_in_outage(fleet: Fleet, outage: OutageScenario) -> int:
-    """Messages that go to the backlog: from the end of the failover interval to the ping that works."""
+    """Messages sent to the backlog, from the end of the failover interval to the ping that succeeds."""
     pings = pings_in_outage(fleet, outage.hours)
     return math.ceil(outage.messages_per_second * pings * fleet.ping_interval_seconds)
 
 
 def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: OutageScenario | None = None) -> Estimate:
-    """What pairing adds in 30 days."""
+    """The operations and the price that pairing adds in 30 days."""
     lines = [_creation(fleet), _idle(fleet)]
     if outage is not None:
         lines += _outage_lines(fleet, outage)
@@ -147,7 +143,7 @@ def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: Outag
 
 
 def _standing(plan: Plan) -> Decimal:
-    """What the secondary costs for being there; a Premium namespace has at least one messaging unit."""
+    """The base charge of the secondary; a Premium namespace has at least one messaging unit."""
     return HOURS_PER_MONTH * (plan.base_per_hour + plan.messaging_unit_per_hour)
 
 

@@ -1,8 +1,10 @@
-"""Prices, as data. PURE.
+"""Prices as data, and the bills made with them. PURE.
 
-A tariff is a dated TOML file: for each plan (basic, standard, premium) what an hour, a million operations and
-a brokered connection cost, in steps per namespace and month. Several files with one name are one tariff over
-time: each holds from its `valid_from` until the next one's. Nothing in the code knows a price.
+A tariff is a dated TOML file. For each plan (basic, standard, premium) it has the price of an hour, of a million
+operations and of a brokered connection, in steps per namespace and month. Several files with the same name are one
+tariff over time: each is valid from its `valid_from` until the next. The code contains no price.
+
+Steps apply per namespace and month, each price to the operations (or connections) in its step. Nothing is rounded here.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ HIGHEST_PRICE = Decimal(10**12)
 
 
 class TariffError(ValueError):
-    """A tariff file that cannot be used; the text names the file, the field and what was expected."""
+    """The tariff file cannot be used; the text names the file, the field and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A price that holds up to a number of operations (or connections) in a month; None: without end."""
+    """A price up to a number of operations (or connections) in a month; None: without a limit."""
 
     up_to: int | None
     price: Decimal
@@ -63,7 +65,7 @@ class Tariff:
 
 
 def parse_tariff(text: str, where: str) -> Tariff:
-    """Read a tariff file's text; `where` names it in errors."""
+    """Parse the text of a tariff file; `where` names it in errors."""
     try:
         data = read_toml(text)
     except ValueError as error:
@@ -132,7 +134,7 @@ def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
 
 
 def shipped_tariffs() -> tuple[Tariff, ...]:
-    """The tariffs that come with the package."""
+    """The tariffs in this package."""
     folder = files("pairbus.costs") / "prices"
     return tuple(
         parse_tariff(file.read_text(encoding="utf-8"), file.name)
@@ -142,7 +144,7 @@ def shipped_tariffs() -> tuple[Tariff, ...]:
 
 
 def tariff_for(tariffs: Iterable[Tariff], name: str, day: date) -> Tariff:
-    """The tariff of that name which holds on `day`: the latest that had begun, else the first one known."""
+    """The tariff with this name that is valid on `day`: the latest that has begun, else the first known."""
     named = sorted((tariff for tariff in tariffs if tariff.name == name), key=lambda tariff: tariff.valid_from)
     if not named:
         known = ", ".join(sorted({tariff.name for tariff in tariffs})) or "none"
@@ -153,7 +155,7 @@ def tariff_for(tariffs: Iterable[Tariff], name: str, day: date) -> Tariff:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one namespace did in one month."""
+    """The usage of one namespace in one month."""
 
     operations: int
     hours: Decimal | int = 0
@@ -165,7 +167,7 @@ class Usage:
     def __post_init__(self) -> None:
         for name in ("operations", "hours", "connections", "messaging_units"):
             if getattr(self, name) < 0:
-                raise ValueError(f"A usage with {name} {getattr(self, name)} cannot be; give 0 or more.")
+                raise ValueError(f"A usage with {name} {getattr(self, name)} is impossible. Give 0 or more.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ def bill(plan: Plan, usage: Usage) -> Bill:
 
 
 def connection_months(hourly_peaks: Iterable[int]) -> Decimal:
-    """Brokered connections of a month: the peaks of its hours (one for each hour in which there were any), prorated.
+    """Brokered connections of a month, prorated: `hourly_peaks` has the peak of each hour that had any.
 
     10,000 devices, connected 12 hours on each of 31 days, are 10,000 x 372 / 744 = 5,000.
     """
@@ -211,12 +213,12 @@ def connection_months(hourly_peaks: Iterable[int]) -> Decimal:
 
 
 def operations_amount(plan: Plan, operations: int) -> Decimal:
-    """What that many operations of one namespace cost in a month, without anything else."""
+    """The price of this many operations of one namespace in a month, without base charges."""
     return sum((line.amount for line in _stepped("operations", operations, plan.operations, per=MILLION)), Decimal(0))
 
 
 def added_amount(plan: Plan, before: int, added: int) -> Decimal:
-    """What `added` operations cost a namespace that had `before` in the month without them."""
+    """The price of `added` operations for a namespace that had `before` others in the month."""
     return operations_amount(plan, before + added) - operations_amount(plan, before)
 
 

@@ -1,6 +1,4 @@
-"""The ledger: what every paired client, syphon, spool and embedded namespace did, one JSON line for each
-operation.
-"""
+"""The ledger: the operations of paired clients, syphons, spools and embedded namespaces, one JSON line each."""
 
 from pairbus.ledger.files import closed_files, open_files, publish_orphans
 from pairbus.ledger.records import (

@@ -1,8 +1,8 @@
-"""The ledger's files: names, publication, and what a dead process left behind.
+"""The ledger's files: their names, their publication, and the files of processes that died.
 
-A process writes `NAME.jsonl.open` and holds a lock (flock) on it. Published, it is `NAME.jsonl` and never
-changes again. So a file that ends in `.open` and is not locked belonged to a process that died: it is
-published as it is. Its last line may be torn, which readers quarantine.
+A process writes `NAME.jsonl.open` and holds a lock (flock) on it. Publication renames it to `NAME.jsonl`; after that it
+never changes. So an `.open` file without a lock belongs to a process that died, and is published as it is. Its last
+line may be torn; readers quarantine it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLOSED_SUFFIX = ".jsonl"
-_OPENNESS = ".open"
-OPEN_SUFFIX = f"{CLOSED_SUFFIX}{_OPENNESS}"
+_OPEN_MARK = ".open"
+OPEN_SUFFIX = f"{CLOSED_SUFFIX}{_OPEN_MARK}"
 _UNNAMED_SUFFIX = ".new"
 _log = logging.getLogger("pairbus.ledger")
 
 
 def closed_name(process: str, number: int) -> str:
-    """What a process calls its file of this number, once it is published."""
+    """The name of a process's published file with this number."""
     return f"{process}.{number:06d}{CLOSED_SUFFIX}"
 
 
@@ -37,21 +37,21 @@ def open_files(folder: Path) -> list[Path]:
 
 
 def files_as_they_are(folder: Path, copies: Path) -> list[Path]:
-    """All that is recorded now, each file once, for readers who take their time.
+    """All files as they are now, each once, for slow readers.
 
-    Open files are read at once and copied into the folder `copies`, as far as they have whole lines: they may be
-    published at any moment, also between the look for them and the look for published ones.
+    The whole lines of open files are copied into the folder `copies` at once, because an open file may be published at
+    any moment, even between listing open files and listing published ones.
     """
-    found = {}
+    copied = {}
     for path in open_files(folder):
         try:
             content = path.read_bytes()
-        except FileNotFoundError:  # published in this moment: it is among the others below
+        except FileNotFoundError:  # just published: listed below
             continue
-        copy = copies / path.name.removesuffix(_OPENNESS)
+        copy = copies / path.name.removesuffix(_OPEN_MARK)
         copy.write_bytes(content[: content.rfind(b"\n") + 1])
-        found[copy.name] = copy
-    return [*(path for path in closed_files(folder) if path.name not in found), *found.values()]
+        copied[copy.name] = copy
+    return [*(path for path in closed_files(folder) if path.name not in copied), *copied.values()]
 
 
 def _age(path: Path) -> tuple[int, str]:
@@ -62,7 +62,7 @@ def _age(path: Path) -> tuple[int, str]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes held by all ledger files of all processes."""
+    """The size of all ledger files of all processes."""
     return sum(_size(path) for path in (*closed_files(folder), *open_files(folder)))
 
 
@@ -74,13 +74,13 @@ def _size(path: Path) -> int:
 
 
 def open_name(process: str, number: int) -> str:
-    return closed_name(process, number) + _OPENNESS
+    return closed_name(process, number) + _OPEN_MARK
 
 
 def open_exclusive(path: Path) -> int:
-    """A new private file, locked by this process for as long as it stays open.
+    """Create a private file, locked by this process while it stays open.
 
-    It gets its name after its lock, so that nobody can take it for a dead process's.
+    It is named after it is locked, so nobody can mistake it for the file of a dead process.
     """
     unnamed = path.with_name(path.name + _UNNAMED_SUFFIX)
     descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -95,15 +95,15 @@ def open_exclusive(path: Path) -> int:
 
 
 def publish(open_path: Path) -> Path:
-    """Give the file its final name; durable when this returns."""
+    """Rename the file to its final name; durable when this returns."""
     final = give_final_name(open_path)
     sync_folder(final.parent)
     return final
 
 
 def give_final_name(open_path: Path) -> Path:
-    """What the others see as published; durable after `sync_folder`."""
-    final = open_path.with_name(open_path.name.removesuffix(_OPENNESS))
+    """Rename the file to its final name; durable after `sync_folder`."""
+    final = open_path.with_name(open_path.name.removesuffix(_OPEN_MARK))
     open_path.rename(final)
     return final
 
@@ -117,27 +117,27 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish_orphans(folder: Path) -> list[Path]:
-    """Publish what dead processes left open; files of living processes are not touched.
+    """Publish the open files of dead processes; files of living processes are not touched.
 
-    A file that cannot be published is named in the log and left to those who can.
+    A file that cannot be published is logged and left for others.
     """
     published = []
     for path in open_files(folder):
-        with _passing_over(path), _lock_if_free(path) as free:
+        with _skip_if_refused(path), _lock_if_free(path) as free:
             if free:
                 published.append(publish(path))
     for path in folder.glob(f"*{OPEN_SUFFIX}{_UNNAMED_SUFFIX}"):
-        # Left by a death between creation and naming, so it is empty. If its owner lives and has not locked it yet, it
-        # finds its file gone, and makes another.
-        with _passing_over(path), _lock_if_free(path) as free:
+        # The owner died between creating and naming it, so it is empty. An owner that lives and has not locked it yet
+        # finds its file gone and creates another.
+        with _skip_if_refused(path), _lock_if_free(path) as free:
             if free:
                 path.unlink()
     return published
 
 
 @contextlib.contextmanager
-def _passing_over(path: Path) -> Iterator[None]:
-    """What cannot be touched (another user's, a disk that is read-only) stays for others, and stops nobody."""
+def _skip_if_refused(path: Path) -> Iterator[None]:
+    """Log and skip a file that cannot be changed, such as another user's or one on a read-only disk."""
     try:
         yield
     except OSError as error:
@@ -148,7 +148,7 @@ def _passing_over(path: Path) -> Iterator[None]:
 def _lock_if_free(path: Path) -> Iterator[bool]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # published by its owner, or by another reader, in this moment
+    except FileNotFoundError:  # just published by its owner or another reader
         yield False
         return
     try:

@@ -1,16 +1,14 @@
-"""What one line of the ledger says.
+"""The ledger's records, one line each, and the value that is recorded.
 
-A record is one operation that one process made on one namespace, or one change of an entity's state, or a
-word of the ledger about itself. Rules that every writer keeps and every reader may rely on:
+A record is one operation of one process on one namespace, or a change of an entity's state, or a statement of the
+ledger about itself. Every writer keeps these rules and every reader may rely on them:
 
-- (`process`, `n`) names a record for ever: who meets a line twice can tell. `n` grows within a
-  process, so it orders what happened in the same microsecond; it need not be without gaps.
+- (`process`, `n`) identifies a record for ever, so readers can detect duplicates. `n` grows within a process and orders
+  records of the same microsecond; it may have gaps.
 - One record per *message*, not per call: a batch of 100 is 100 records with the same latency.
-- `namespace` and `entity` say where the operation took place and so where it is billed. When that entity is a
-  backlog queue, `destination` is the application's entity the message is for; when a message came out of a
-  backlog queue, `source` is that queue.
-- What is not known is left out. Readers take fields they do not know for nothing, and a version above theirs
-  for something they must not guess at.
+- `namespace` and `entity` say where the operation took place, and so where it is billed. If that entity is a backlog
+  queue, `destination` is the application's entity; if a message came out of a backlog queue, `source` is that queue.
+- Unknown values are left out. Readers ignore fields they do not know, and reject records of a version above theirs.
 
 What proves what (the audit rests on this table):
 
@@ -25,8 +23,8 @@ What proves what (the audit rests on this table):
 | `dead-letter`, ok on a backlog queue | will not come home by itself; kept in the dead-letter queue |
 | `expire`, ok on a backlog queue | its time was over ("deduct"); kept in the dead-letter queue |
 | `complete`, ok on a backlog queue | gone from there: lost without `restore`, `dead-letter` or `expire` |
-| `complete`, ok on any other entity | an application received it (in receive-and-delete mode too) |
-| outcome unknown | nothing: it may have been done or not, and explains a later duplicate |
+| `complete`, ok on any other entity | an application received it (also in receive-and-delete mode) |
+| outcome unknown | nothing: it may have happened or not, and explains a later duplicate |
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ from enum import StrEnum
 import msgspec
 
 SCHEMA_VERSION = 1
-"""Grows when a field changes its meaning. A new optional field does not need a new version."""
+"""Increases when a field changes its meaning. A new optional field needs no new version."""
 
 BACKLOG_SEGMENT = "/x-servicebus-transfer/"
-"""What every backlog queue's path contains, and no other entity's does."""
+"""Part of the path of every backlog queue, and of no other entity."""
 
 
 class Operation(StrEnum):
@@ -73,11 +71,11 @@ class Outcome(StrEnum):
     OK = "ok"
     FAILED = "failed"  # refused, or never arrived
     UNKNOWN = "unknown"  # no answer: the operation may have happened
-    EMPTY = "empty"  # a receive or peek that brought nothing
+    EMPTY = "empty"  # a receive or peek without a message
 
 
 class Route(StrEnum):
-    """Which way the message was on."""
+    """The path of the message."""
 
     PRIMARY = "primary"
     BACKLOG = "backlog"
@@ -86,7 +84,7 @@ class Route(StrEnum):
 
 
 class Role(StrEnum):
-    """Who recorded it. A namespace that keeps a ledger of its own saw everyone's operations."""
+    """Who recorded it. A namespace that keeps its own ledger sees the operations of all clients."""
 
     CLIENT = "client"
     SYPHON = "syphon"
@@ -102,13 +100,13 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     n: int
     process: str
     at_us: int
-    """Microseconds since the Unix epoch, UTC, by the clock of the process: when the operation ended."""
+    """When the operation ended: microseconds since the Unix epoch, UTC, by the clock of the process."""
     role: Role
     operation: Operation
     namespace: str = ""
     entity: str = ""
     address: str | None = None
-    """Of a namespace's own records: host and port, by which clients may name it."""
+    """In a namespace's own records: the host and port by which clients may know it."""
     destination: str | None = None
     source: str | None = None
     route: Route | None = None
@@ -117,20 +115,20 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The message's id, or its salted hash when `id_hashed`."""
     id_hashed: bool = False
     bytes: int = 0
-    """Size of the message as encoded, 0 if not known: then it is billed as one unit."""
+    """Size of the encoded message; 0 if unknown, which is billed as one unit."""
     billed: int | None = None
-    """Billed operations, when the writer knows better than the rule of its operation."""
+    """Billed operations, if the writer knows better than the rule for its operation."""
     error: str | None = None
-    """Class of the error, never its text: texts carry addresses and sometimes secrets."""
+    """Class of the error, never its text: texts contain addresses and sometimes secrets."""
     latency_us: int = 0
     episode: str | None = None
-    """Names one failover of one entity in one paired client, from suspect to healthy."""
+    """Identifies one failover of one entity in one paired client, from suspect to healthy."""
     state_from: str | None = None
     state_to: str | None = None
     cause: str | None = None
-    """Why a state changed or a message was dead-lettered: a class of errors or a word, never free text."""
+    """Why a state changed or a message was dead-lettered: an error class or a word, never free text."""
     count: int = 1
-    """For a gap: how many operations are missing."""
+    """For a gap: the number of missing operations."""
 
 
 class CompletedOperation(msgspec.Struct, frozen=True, gc=False):
@@ -183,7 +181,7 @@ def error_name(error: BaseException | None) -> str | None:
 
 
 def hashed_id(message_id: str, salt: bytes) -> str:
-    """What stands for an id in a ledger that must not have it: the same for the same id and salt."""
+    """The keyed hash that replaces a message id: the same for the same id and salt."""
     return hashlib.blake2b(message_id.encode(), key=salt, digest_size=16).hexdigest()
 
 

@@ -56,7 +56,7 @@ _RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LedgerLimits:
-    """When files roll, and how much memory and disk the ledger may take."""
+    """When files roll, and how much memory and disk the ledger may use."""
 
     roll_bytes: int = 64 * 1024 * 1024
     roll_seconds: float = 60.0
@@ -69,7 +69,7 @@ class LedgerLimits:
         for name in ("roll_bytes", "roll_seconds", "flush_seconds", "pending_records", "folder_bytes"):
             value = getattr(self, name)
             if value <= 0:
-                raise ValueError(f"The ledger limit {name} is {value!r}; it must be more than 0.")
+                raise ValueError(f"The ledger limit {name} is {value!r}. Give more than 0.")
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -115,9 +115,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Intake:
-    """What the callers' side and the scribe share.
+    """The state that callers and the scribe share.
 
-    An event in the queue marks a flush: set when all before it is out.
+    An event in the queue marks a flush: it is set when everything before it is written.
     """
 
     __slots__ = ("_lock", "batched", "closing", "ended", "idle", "numbers", "queue", "unrecorded", "urgent", "wake")
@@ -155,16 +155,16 @@ class Intake:
             self.unrecorded += count
 
     def end(self) -> None:
-        """Nobody takes from the queue any more: what is in it, and what is still put there, is counted.
+        """Stop taking from the queue: entries in it, and entries still added, are counted as unrecorded.
 
-        First it is announced, then the queue is looked at: whoever adds to it afterwards sees the announcement, because
-        one who adds looks whether the scribe is idle.
+        The end is announced before the queue is emptied. A caller that adds an entry afterwards sees the announcement,
+        because it checks whether the scribe is idle.
         """
         self.ended = True
         self.idle = True
-        self.count_what_is_left()
+        self.count_leftovers()
 
-    def count_what_is_left(self) -> None:
+    def count_leftovers(self) -> None:
         while True:
             try:
                 item = self.queue.popleft()
@@ -213,13 +213,13 @@ class Scribe:
         self._warned_unwritable = False
 
     def run(self) -> None:
-        self._word(Operation.OPEN)
+        self._record_own(Operation.OPEN)
         while not self._intake.closing:
             try:
                 self._write_pending()
                 self._publish_when_due()
-            except Exception:  # the outermost frame: whatever it was, recording goes on
-                _log.exception("The ledger in %s failed in a way nobody thought of; it goes on.", self._folder)
+            except Exception:  # the outermost frame: recording goes on, whatever happened
+                _log.exception("The ledger in %s failed unexpectedly; recording goes on.", self._folder)
                 self._intake.urgent.wait(_RETRY_SECONDS)
             self._wait()
         try:
@@ -227,11 +227,13 @@ class Scribe:
         finally:
             self._intake.end()
         if self._intake.unrecorded:
-            _log.warning("The ledger in %s closed without %d operations.", self._folder, self._intake.unrecorded)
+            _log.warning(
+                "The ledger in %s closed; %d operations were not recorded.", self._folder, self._intake.unrecorded
+            )
 
-    def let_go_of_parents_file(self) -> None:
+    def release_parents_file(self) -> None:
         """In a forked child: the file and its lock are the parent's."""
-        self._let_go()
+        self._release()
 
     def _wait(self) -> None:
         intake = self._intake
@@ -240,15 +242,15 @@ class Scribe:
         else:
             if not intake.queue and not intake.unrecorded:
                 self._wait_idle()
-            # Let a burst gather: one write for many records. A flush or close cuts this short.
+            # Let a burst accumulate: one write for many records. A flush or close cuts this short.
             intake.urgent.wait(self._limits.flush_seconds)
         intake.urgent.clear()
 
     def _wait_idle(self) -> None:
-        """Sleep until something is recorded, or the file's time is over.
+        """Sleep until something is recorded, or the file is due for publication.
 
-        Idle is announced before the queue is looked at again: a record appended in between is either seen
-        here, or its writer sees the announcement and wakes us.
+        Idle is announced before the queue is checked again: a record appended in between is either seen here, or its
+        caller sees the announcement and wakes this thread.
         """
         intake = self._intake
         intake.wake.clear()
@@ -258,7 +260,7 @@ class Scribe:
         intake.idle = False
 
     def _write_pending(self) -> None:
-        """Move the queue to the disk, chunk by chunk, until it is empty or the disk refuses."""
+        """Write the queue to disk, chunk by chunk, until it is empty or the disk refuses."""
         if self._chunk and time.monotonic() < self._retry_at and not self._intake.closing:
             return
         while True:
@@ -273,13 +275,13 @@ class Scribe:
                 return
 
     def _chunk_is_refused(self) -> bool:
-        """Then there is a chunk: only a refused write sets the time, and only a write that was taken clears it."""
+        """Only a refused write sets the retry time, and only a successful one clears it."""
         return self._retry_at > 0
 
     def _encode_pending(self) -> None:
         missing = self._intake.take_unrecorded()
         if missing:
-            self._word(Operation.GAP, count=missing, cause="refused")
+            self._record_own(Operation.GAP, count=missing, cause="refused")
             self._chunk_operations += missing
         queue = self._intake.queue
         room = _CHUNK_RECORDS
@@ -287,14 +289,14 @@ class Scribe:
             item = queue.popleft()
             if isinstance(item, Entry):
                 for record in item.records(self._process, self._role):
-                    self._note(record)
+                    self._add_to_chunk(record)
                 room -= len(item.numbers)
                 self._intake.taken(item)
             else:
                 self._flushes.append(item)
 
-    def _note(self, record: Record) -> None:
-        """Encode an operation. Callers hand in what others gave them: what cannot be written down is counted."""
+    def _add_to_chunk(self, record: Record) -> None:
+        """Encode a record. Values come from callers' callers: a record that cannot be encoded is counted."""
         end = len(self._chunk)
         try:
             try:
@@ -319,7 +321,7 @@ class Scribe:
         if not self._warned_unwritable:
             self._warned_unwritable = True
             _log.warning(
-                "The ledger in %s cannot write down a %s (%s): it is counted, like all others of its kind from now on.",
+                "The ledger in %s cannot encode a %s (%s). It is counted, like later ones, which are not logged.",
                 self._folder,
                 record.operation,
                 type(error).__name__,
@@ -330,8 +332,8 @@ class Scribe:
             return replace(record, message_id=message_id)
         return replace(record, message_id=hashed_id(message_id, self._id_salt), id_hashed=True)
 
-    def _word(self, operation: Operation, *, count: int = 1, cause: str | None = None, entity: str = "") -> None:
-        """A record of the ledger about itself."""
+    def _record_own(self, operation: Operation, *, count: int = 1, cause: str | None = None, entity: str = "") -> None:
+        """Record a statement of the ledger about itself."""
         self._encode(
             Record(
                 v=SCHEMA_VERSION,
@@ -368,11 +370,11 @@ class Scribe:
             self._warn_refused(error)
 
     def _warn_refused(self, error: OSError) -> None:
-        """Once, until a file was published again."""
+        """Warn once, until a file is published again."""
         if not self._warned:
             self._warned = True
             _log.warning(
-                "The ledger in %s cannot be written (%s): sends go on, what is not recorded is counted.",
+                "The ledger in %s cannot be written (%s). Sends go on; unrecorded operations are counted.",
                 self._folder,
                 error.strerror or type(error).__name__,
             )
@@ -400,7 +402,7 @@ class Scribe:
             self._roll_at = 0.0
 
     def _cut_back(self) -> None:
-        """Remove what a failed write left behind the last whole line."""
+        """Cut off what a failed write left after the last whole line."""
         assert self._descriptor is not None
         os.ftruncate(self._descriptor, self._good_bytes)
         os.lseek(self._descriptor, self._good_bytes, os.SEEK_SET)
@@ -416,7 +418,7 @@ class Scribe:
         self._roll_at = time.monotonic() + self._limits.roll_seconds
 
     def _make_room(self) -> None:
-        """Keep the folder within its limit: refuse to grow, or drop the oldest closed files when told to."""
+        """Keep the folder within its limit: refuse to grow, or drop the oldest closed files if `drop_oldest` is set."""
         excess = folder_bytes(self._folder) + len(self._chunk) - self._limits.folder_bytes
         if excess > 0 and self._limits.drop_oldest:
             for path in closed_files(self._folder):
@@ -425,8 +427,8 @@ class Scribe:
                 excess -= path.stat().st_size
                 operations = _operations_in(path)
                 path.unlink()
-                # With the file's name: readers know whether they have read it.
-                self._word(Operation.GAP, count=operations, cause="dropped", entity=path.name)
+                # With the name of the file: readers know whether they have read it.
+                self._record_own(Operation.GAP, count=operations, cause="dropped", entity=path.name)
         if excess > 0:
             limit = self._limits.folder_bytes
             raise OSError(0, f"its files have reached the limit of {limit} bytes")
@@ -436,7 +438,7 @@ class Scribe:
         return self._descriptor is not None or self._folder_is_behind
 
     def _publish(self) -> None:
-        """Durable when this returns. Whichever step is refused, the next try begins with it."""
+        """Publish the file, durable when this returns. A retry begins with the step that was refused."""
         if self._descriptor is not None:
             if self._torn:
                 self._cut_back()
@@ -444,36 +446,39 @@ class Scribe:
             try:
                 give_final_name(self._path)
             except FileNotFoundError:
-                self._miss_file(self._descriptor)
+                self._handle_missing_file(self._descriptor)
             self._folder_is_behind = True
-            self._let_go()
+            self._release()
         if self._folder_is_behind:
             sync_folder(self._folder)
             self._folder_is_behind = False
             self._warned = False
 
-    def _miss_file(self, descriptor: int) -> None:
-        """Somebody took the file away while it was being written. If it was deleted, its operations are missing."""
+    def _handle_missing_file(self, descriptor: int) -> None:
+        """The file was moved or deleted while it was written. If it was deleted, its operations are missing."""
         if os.fstat(descriptor).st_nlink:
-            _log.warning("The ledger file %s was moved while it was being written; publish it there.", self._path)
+            _log.warning("The ledger file %s was moved while it was being written. Publish it there.", self._path)
         else:
             self._intake.count_unrecorded(self._file_operations)
-            _log.warning("The ledger file %s was deleted while it was being written; it is counted.", self._path)
+            _log.warning(
+                "The ledger file %s was deleted while it was being written. Its operations are counted as missing.",
+                self._path,
+            )
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         self._good_bytes = 0
         if descriptor is not None:
             os.close(descriptor)
 
     def _finish(self) -> None:
-        """The last words. A disk that still refuses keeps its whole lines; the rest is named in the log."""
+        """Write the last records. A disk that still refuses keeps its whole lines; the rest is logged."""
         self._write_pending()
         if not self._chunk:
-            self._word(Operation.CLOSE)
+            self._record_own(Operation.CLOSE)
             self._try_to_write()
         self._try_to_publish()
-        self._let_go()
+        self._release()
         self._intake.count_unrecorded(self._chunk_operations)
 
 
@@ -484,14 +489,14 @@ def _write_all(descriptor: int, data: bytearray) -> None:
 
 
 def _text_of(message_id: object) -> str:
-    """An id that is no text, as text: the same that is made of such an id when it is read from a message."""
+    """An id that is not text, as text: the same form as when it is read from a message."""
     if isinstance(message_id, bytes | bytearray | memoryview):
         return bytes(message_id).hex()
     return str(message_id)
 
 
 def _escaped(record: Record) -> Record:
-    """The same record where text that no encoding has (half of a surrogate pair) is spelled out."""
+    """The same record, with text that cannot be encoded (half of a surrogate pair) escaped."""
     texts = {
         name: value.encode("utf-8", "backslashreplace").decode()
         for name in record.__struct_fields__
@@ -509,10 +514,10 @@ SALT_VARIABLE = "PAIRBUS_ID_SALT"
 
 
 class LedgerWriter:
-    """Records operations into `folder`; share one writer among everything in a process that records there.
+    """Records operations into `folder`. Share one writer among all that record there in a process.
 
-    `id_salt` replaces message ids by a keyed hash; processes whose records must be matched need the same
-    salt. Unless given, it is what the environment variable PAIRBUS_ID_SALT has, if it is set.
+    `id_salt` replaces message ids by a keyed hash; processes whose records are compared need the same salt. By default
+    it is the value of the environment variable PAIRBUS_ID_SALT, if that is set.
     """
 
     def __init__(
@@ -530,7 +535,7 @@ class LedgerWriter:
         self.folder = Path(folder)
         self.role = role
         self.address: str | None = None
-        """Where a namespace that records its own operations is reached: goes into every record from now on."""
+        """The address of a namespace that records its own operations; added to every record from now on."""
         self._id_salt = id_salt
         self._limits = limits or LedgerLimits()
         self._pending_limit = self._limits.pending_records
@@ -538,7 +543,7 @@ class LedgerWriter:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise OSError(
-                f"The ledger folder {str(folder)!r} cannot be used: {error.strerror}. Give a folder this process may "
+                f"Cannot use the ledger folder {str(folder)!r}: {error.strerror}. Give a folder that this process may "
                 "write to."
             ) from error
         self._begin()
@@ -559,7 +564,7 @@ class LedgerWriter:
 
     @property
     def unrecorded(self) -> int:
-        """Operations that are neither written nor waiting to be, nor yet written down as a gap."""
+        """Operations that are neither written nor queued, and not yet recorded as a gap."""
         return self._intake.unrecorded
 
     def record(self, completed: CompletedOperation) -> None:
@@ -577,10 +582,10 @@ class LedgerWriter:
         at_us = time.time_ns() // 1000 if completed.at_us is None else completed.at_us
         intake.add(Entry(completed, numbers, at_us, self.address))
         if intake.idle or self._thread is None:
-            self._rouse()
+            self._wake_scribe()
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until everything recorded before this call is in the file; False when that took too long."""
+        """Wait until everything recorded before this call is in the file; False after the timeout."""
         if self._thread is None or self._intake.closing:
             return not self._queue
         written = threading.Event()
@@ -589,7 +594,7 @@ class LedgerWriter:
         return written.wait(timeout)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Write what is pending, publish the file, end the thread. Closing twice is closing once."""
+        """Write pending records, publish the file, end the thread. Closing again does nothing."""
         with self._start_lock:
             self._intake.closing = True
             thread = self._thread
@@ -608,10 +613,10 @@ class LedgerWriter:
     ) -> None:
         self.close()
 
-    def _rouse(self) -> None:
+    def _wake_scribe(self) -> None:
         if self._intake.ended:
-            # Closed while this record was being made, and nobody comes for it any more.
-            self._intake.count_what_is_left()
+            # Closed while this record was being added: nobody will take it from the queue.
+            self._intake.count_leftovers()
             return
         self._intake.wake.set()
         if self._thread is not None:
@@ -623,29 +628,29 @@ class LedgerWriter:
                 self._scribe = scribe
                 self._thread.start()
 
-    def _begin_again_in_child(self) -> None:
+    def _restart_in_child(self) -> None:
         if self._thread is not None:
-            self._scribe.let_go_of_parents_file()
+            self._scribe.release_parents_file()
         closed = self._intake.closing
         self._begin()
         self._intake.closing = closed
 
 
 def host_label() -> str:
-    """The host's name as a file name can hold it."""
+    """The host name, fit for a file name."""
     kept = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname().split(".")[0])
     return kept[:32] or "host"
 
 
 def salt_from_environment() -> bytes | None:
-    """The salt that all writers of a process use which are given none; None without the variable."""
+    """The salt of writers that are created without one; None if the variable is not set."""
     salt = os.environ.get(SALT_VARIABLE, "").encode()
     if salt and not 8 <= len(salt) <= 64:
         raise ValueError(f"The environment variable {SALT_VARIABLE} has {len(salt)} bytes; give 8 to 64 random ones.")
     return salt or None
 
 
-# Strong: a writer that its owner forgot still holds records, which the interpreter's exit writes.
+# Strong references: a writer that its owner dropped still holds records, which the interpreter's exit writes.
 _writers: set[LedgerWriter] = set()
 
 
@@ -656,17 +661,17 @@ def _close_all() -> None:
 
 def _after_fork_in_child() -> None:
     for writer in list(_writers):
-        writer._begin_again_in_child()
+        writer._restart_in_child()
 
 
 def _close_all_when_worker_ends(_: object = None) -> None:
-    """A worker of `multiprocessing` ends by `os._exit`: what it runs before is its own list, not `atexit`'s."""
+    """A `multiprocessing` worker ends with `os._exit` and runs its own list of finalizers, not `atexit`."""
     Finalize(None, _close_all, exitpriority=0)
 
 
 atexit.register(_close_all)
 os.register_at_fork(after_in_child=_after_fork_in_child)
-# A worker begins with an empty list: what stood in it before the fork, or was added right after, is dropped. Those who
-# registered are called after that. One that imports this module later, having been forked before, has begun already.
+# A worker begins with an empty list: entries from before the fork, or from right after it, are dropped. Functions that
+# were registered run after that. A worker that imports this module only after the fork has begun already.
 _close_all_when_worker_ends()
 register_after_fork(_close_all, _close_all_when_worker_ends)

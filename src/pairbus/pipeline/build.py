@@ -108,7 +108,7 @@ def build(
 def unknown_names(spark: SparkSession, tables_folder: Path | str, pricing: Pricing) -> str | None:
     """A sentence about names in `pricing` that no namespace of the tables has, if there are any.
 
-    It is no error: a namespace may have done nothing yet.
+    This is not an error: a namespace may not have done anything yet.
     """
     store = TableStore(tables_folder)
     manifest = store.manifest()
@@ -116,13 +116,13 @@ def unknown_names(spark: SparkSession, tables_folder: Path | str, pricing: Prici
         return None
     bills = store.read_table(spark, schemas.BILLS.schema, "bills", manifest)
     known = sorted(row["namespace"] for row in bills.select("namespace").distinct().collect())
-    strangers = pricing.strangers(known)
-    if not strangers:
+    unknown = pricing.unknown_names(known)
+    if not unknown:
         return None
     named = ", ".join(known[:_MOST_NAMED]) + (f" and {len(known) - _MOST_NAMED} more" if known[_MOST_NAMED:] else "")
     return (
-        f"No namespace of the tables is called {' or '.join(strangers)} (they have {named or 'none'}): "
-        "what is given for it is in no bill."
+        f"No namespace of the tables is called {' or '.join(unknown)} (they have {named or 'none'}): "
+        "its plans and connections are in no bill."
     )
 
 

@@ -1,7 +1,4 @@
-"""Silver records to answers.
-
-Pure functions of frames; each gives the columns that `schemas` has for its table.
-"""
+"""Silver records to gold tables. Functions of frames; each returns the columns that `schemas` has for its table."""
 
 from __future__ import annotations
 
@@ -36,23 +33,23 @@ _TAKING = (Operation.RECEIVE.value, Operation.PEEK.value)
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Which tariff and plans the bills are made with."""
+    """The tariff and the plans that bills are made with."""
 
     tariffs: tuple[Tariff, ...] = ()
-    """Tariffs of one's own, beside those that this version ships."""
+    """The user's own tariffs, in addition to those in this package."""
     tariff: str = "azure-usd"
     plan: str = "standard"
     plans: Mapping[str, str] = field(default_factory=dict)
-    """Plans of single namespaces, where they differ from `plan`."""
+    """Plans of namespaces that differ from `plan`."""
     messaging_units: int = 1
     connections: Mapping[str, Decimal | int] = field(default_factory=dict)
-    """Brokered connections of namespaces in a month: no ledger knows them."""
+    """Brokered connections of namespaces in a month; no ledger knows them."""
 
     @property
     def kept(self) -> Pricing:
-        """The same without tariffs that are not used: what tables keep, so that later bills are made alike.
+        """The same without unused tariffs. The tables keep it, so that later bills are made with the same prices.
 
-        Shipped ones are not kept: a later version may know newer prices.
+        Tariffs of this package are not kept: a later version may have newer prices.
         """
         return replace(self, tariffs=tuple(tariff for tariff in self.tariffs if tariff.name == self.tariff))
 
@@ -64,22 +61,22 @@ class Pricing:
     def connections_of(self, namespace: str) -> Decimal | int:
         return {short_name(name): count for name, count in self.connections.items()}.get(namespace, 0)
 
-    def strangers(self, namespaces: Collection[str]) -> list[str]:
-        """Names it has plans or connections for, and that none of these namespaces has."""
+    def unknown_names(self, namespaces: Collection[str]) -> list[str]:
+        """Names with plans or connections that none of these namespaces has."""
         return sorted(name for name in {*self.plans, *self.connections} if short_name(name) not in namespaces)
 
 
 def short_name(namespace: str) -> str:
-    """A namespace's one name: of a host of Service Bus, in any cloud, the first label. Any other is kept."""
+    """The name of a namespace: the first label of a Service Bus host, in any cloud; any other name is kept."""
     return re.sub(_HOST, r"\1", namespace.lower())
 
 
 def operations_daily(silver: DataFrame) -> DataFrame:
-    """Operations and billed units, by everything they can be told apart by."""
+    """Operations and billed units, by every dimension."""
     words = [operation.value for operation in LEDGER_OPERATIONS | {Operation.TRANSITION}]
-    # Only what is independent: the rest is a function of these. All of fixed width is summed in a hash table.
+    # Only independent columns: the others are functions of these. Sums of fixed width stay in a hash table.
     kinds = ("day", "namespace", "entity", "primary", "target", "role", "operation", "route", "outcome", "address")
-    # Some know a namespace by its host, some by its name; it is one, and has one bill.
+    # Some clients know a namespace by its host, some by its name. It has one bill.
     named = silver.withColumn("namespace", f.regexp_replace("namespace", _HOST, "$1"))
     done = named.where(~f.col("operation").isin(words))
     grouped = done.groupBy(*kinds, "on_backlog").agg(
@@ -89,8 +86,8 @@ def operations_daily(silver: DataFrame) -> DataFrame:
         f.sum("latency_us").alias("latency_us_sum"),
         f.max("latency_us").alias("latency_us_max"),
     )
-    # A namespace that keeps its own ledger has counted everyone: then the others' records would count twice. What it
-    # does not record is a receive or a look that brought nothing.
+    # A namespace that keeps its own ledger has counted the operations of all clients, so their records would count
+    # twice. It does not record receives and peeks without a message.
     own = f.col("role") == Role.NAMESPACE.value
     counted_itself = f.max(own).over(Window.partitionBy("day", "namespace"))
     unseen = f.col("operation").isin(*_TAKING) & (f.col("outcome") == Outcome.EMPTY.value)
@@ -103,7 +100,7 @@ def operations_daily(silver: DataFrame) -> DataFrame:
 
 
 def _own_name() -> Column:
-    """A namespace that clients know by its address only, by the name it has in its own ledger."""
+    """The name that a namespace has in its own ledger, where clients know only its address."""
     known = f.struct(f.col("address").alias("address"), f.col("namespace").alias("name"))
     of_day = f.collect_set(f.when(f.col("address").isNotNull(), known)).over(Window.partitionBy("day"))
     here = f.filter(f.array_sort(of_day), lambda one: one["address"] == f.col("namespace"))
@@ -131,7 +128,7 @@ def episode_messages(audit: DataFrame) -> DataFrame:
 
 
 def episodes(transitions: DataFrame, episode_messages: DataFrame) -> DataFrame:
-    """Each failover from its first transition to its last, with what was diverted in it."""
+    """Each failover from its first transition to its last, with its diverted messages."""
     order = f.struct("at", "n")
     to = f.col("state_to")
     found = transitions.groupBy("primary", "target", "process", "episode").agg(
@@ -165,10 +162,10 @@ def episodes(transitions: DataFrame, episode_messages: DataFrame) -> DataFrame:
 
 
 def waiting(audit: DataFrame) -> DataFrame:
-    """How long messages waited. Clocks of two processes may differ: a wait is never less than nothing."""
+    """How long messages waited. Clocks of two processes may differ, so a negative wait counts as 0."""
     seconds = f.when(f.col("home_at").isNotNull(), f.greatest(f.lit(0.0), _seconds("diverted_at", "home_at")))
     waited = audit.where(f.col("diverted_at").isNotNull()).withColumn("seconds", seconds)
-    # Summed as whole microseconds: a sum of fractions depends on the order of its rows, and builds must repeat exactly.
+    # Summed as whole microseconds: a sum of fractions depends on the row order, and builds must be repeatable.
     microseconds = f.sum(f.round(f.col("seconds") * 1_000_000).cast("long"))
     at = (50, 90, 99)
     percentiles = f.percentile("seconds", f.array(*(f.lit(p / 100) for p in at))).alias("percentiles")
@@ -187,10 +184,10 @@ def waiting(audit: DataFrame) -> DataFrame:
 
 
 def availability(operations: DataFrame, messages: DataFrame) -> DataFrame:
-    """Share of sends accepted.
+    """The share of sends that were accepted.
 
-    A message that was refused and never accepted counts once, however often tried; what a syphon could not bring home
-    is no send that was refused.
+    A message that was refused and never accepted counts once, however often it was sent. A failed restore is not a
+    refused send.
     """
     of_clients = f.col("role") != Role.NAMESPACE.value
     accepted = operations.where(of_clients & flow_column(*ACCEPTED)).select(
@@ -224,7 +221,7 @@ def availability(operations: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def bills(operations: DataFrame, pricing: Pricing) -> DataFrame:
-    """What each namespace costs in each calendar month; it is taken to exist for the whole of it."""
+    """The bill of each namespace and calendar month. Each namespace is assumed to exist for the whole month."""
     rows: list[dict[str, Any]] = []
     for month in _monthly(operations).collect():
         tariff, plan = pricing.of(month["namespace"], month["month"])
@@ -250,11 +247,11 @@ def bills(operations: DataFrame, pricing: Pricing) -> DataFrame:
 
 
 def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
-    """What pairing added by cause, and what that costs beyond the rest of the month.
+    """The operations that pairing added, by cause, and their price on top of the rest of the month.
 
-    The receiver's receive of a restored message cannot be told from others: it is the same as its restore. Where
-    receivers do not record, the month's total lacks it, and has it added: steps are reached with it. A namespace's own
-    ledger does not know what is a restore, and the clients' may be missing: the larger count holds.
+    The application's receive of a restored message looks like any other, so it is counted as its restore. Where
+    receivers do not record, it is added to the month's total, because it counts towards the price steps. A namespace's
+    own ledger does not know which sends are restores, and client ledgers may be missing: the larger count is used.
     """
     counted = operations.where(f.col("cause").isNotNull())
     received_again = counted.where(f.col("operation") == Operation.RESTORE.value)
@@ -265,7 +262,9 @@ def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
         .agg(f.greatest(f.sum(f.when(own, f.col("billed"))), f.sum(f.when(~own, f.col("billed")))).alias("billed"))
     )
     totals = {(row["namespace"], row["month"]): int(row["billed"]) for row in _monthly(operations).collect()}
-    untold = {(row["namespace"], row["month"]): int(row["billed"]) for row in _untold_receives(operations).collect()}
+    unrecorded = {
+        (row["namespace"], row["month"]): int(row["billed"]) for row in _unrecorded_receives(operations).collect()
+    }
     causes: dict[tuple[str, date], dict[str, int]] = {}
     for row in by_cause.where("billed > 0").collect():
         causes.setdefault((row["namespace"], row["month"]), {})[row["cause"]] = int(row["billed"])
@@ -273,7 +272,7 @@ def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
     for (namespace, month), parts in causes.items():
         tariff, plan = pricing.of(namespace, month)
         added = sum(parts.values())
-        of_month = totals.get((namespace, month), 0) + untold.get((namespace, month), 0)
+        of_month = totals.get((namespace, month), 0) + unrecorded.get((namespace, month), 0)
         total = added_amount(plan, max(0, of_month - added), added)
         for cause, billed in parts.items():
             rows.append(
@@ -290,8 +289,8 @@ def pairing_cost(operations: DataFrame, pricing: Pricing) -> DataFrame:
     return operations.sparkSession.createDataFrame(rows, PAIRING_COST.schema).coalesce(1)
 
 
-def _untold_receives(operations: DataFrame) -> DataFrame:
-    """Receives of restored messages that nobody recorded: as far as an entity has fewer receives than restores."""
+def _unrecorded_receives(operations: DataFrame) -> DataFrame:
+    """Receives of restored messages without a record: the restores of an entity beyond its receives."""
     received = (f.col("operation") == Operation.RECEIVE.value) & (f.col("outcome") == Outcome.OK.value)
     restores = f.sum(f.when(f.col("operation") == Operation.RESTORE.value, f.col("billed")).otherwise(0))
     receives = f.sum(f.when(received & f.col("in_bill"), f.col("billed")).otherwise(0))

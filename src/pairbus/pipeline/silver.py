@@ -1,8 +1,7 @@
-"""Ledger lines (bronze) to clean records (silver). Pure functions from frames to frames.
+"""Ledger lines (bronze) to clean records (silver). Functions from frames to frames.
 
-The ledger's files are the bronze: published files never change, so they are read as they are. A line becomes
-a silver record, or it is quarantined with its reason; nothing is dropped. Names of namespaces and entities
-are case-insensitive and come out in lower case.
+The ledger's published files are the bronze; they never change. A line becomes a silver record, or it is quarantined
+with its reason; nothing is dropped. Names of namespaces and entities are case-insensitive and become lower case.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from pairbus.pipeline.schemas import BROKEN, LINE_SCHEMA, SILVER
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Record)}
 _DAY_MICROSECONDS = 86_400_000_000
 _MOST_NAMESPACE_BYTES = 240
-"""Silver has a folder for each namespace, and a folder's name may have 255 bytes."""
+"""Silver has a folder for each namespace, and a folder name may have 255 bytes."""
 
 
 def read_lines(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
-    """The lines of ledger files, parsed where they can be; `file` is the name of the file."""
+    """Read the lines of ledger files, parsed where possible; `file` is the name of the file."""
     if not files:
         return spark.createDataFrame([], LINE_SCHEMA).withColumn("file", f.lit(""))
     reader = spark.read.schema(LINE_SCHEMA).option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", BROKEN)
@@ -34,9 +33,7 @@ def read_lines(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
 
 
 def quarantine(lines: DataFrame) -> DataFrame:
-    """What cannot be a record, with the reason: columns file, reason, line (null where only a field is
-    wrong).
-    """
+    """The lines that are not records, with the reason; `line` is null if only a field is wrong."""
     return (
         lines.withColumn("reason", _reason())
         .where("reason is not null")
@@ -45,7 +42,7 @@ def quarantine(lines: DataFrame) -> DataFrame:
 
 
 def broken() -> Column:
-    """Whether a line is no record."""
+    """Whether a line is not a record."""
     return _reason().isNotNull()
 
 
@@ -80,7 +77,7 @@ def _field(name: str) -> Column:
 
 
 def utc_day(at: Column) -> Column:
-    """The day of a moment in UTC, whatever the session's own time zone is."""
+    """The UTC day of a moment, whatever the session's time zone is."""
     return f.date_from_unix_date(f.floor(f.unix_micros(at) / _DAY_MICROSECONDS).cast("int"))
 
 
@@ -106,12 +103,12 @@ def _known(field: str, words: type[StrEnum]) -> Column:
 
 
 def _folder_bytes(name: Column) -> Column:
-    """At most so many bytes has a folder that is named so: what is not plain is escaped, or takes several."""
+    """The most bytes that a folder of this name can have: other characters are escaped, or take several bytes."""
     return f.length(f.regexp_replace(name, "[^a-z0-9._-]", "%xxx"))
 
 
 def _primary(namespace: Column, entity: Column, source: Column, on_backlog: Column) -> Column:
-    """The pairing's primary: it heads a backlog queue's path; elsewhere it is the namespace's first label."""
+    """The pairing's primary: the head of a backlog queue's path; elsewhere the namespace's first label."""
     path = f.when(on_backlog, entity).otherwise(source)
     return f.coalesce(
         f.substring_index(path, BACKLOG_SEGMENT, 1),

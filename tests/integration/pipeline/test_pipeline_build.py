@@ -358,7 +358,7 @@ def test_names_that_no_namespace_has_are_told(
     sentence = unknown_names(spark, tables, wrong)
     assert sentence == (
         "No namespace of the tables is called contso or fabrkam (they have contoso, fabrikam): "
-        "what is given for it is in no bill."
+        "its plans and connections are in no bill."
     )
     shutil.copytree(tables, tmp_path / "tables")
     (tmp_path / "ledger").mkdir()

@@ -90,7 +90,7 @@ def test_a_report_with_prices_of_its_own_leaves_the_tables_as_they_are(pairbus: 
     assert {line["plan"] for line in json.loads(answer.stdout)["bills"]} == {"premium"}
     assert answer.stderr == (
         "No namespace of the tables is called contso (they have contoso, fabrikam): "
-        "what is given for it is in no bill.\n"
+        "its plans and connections are in no bill.\n"
     )
     assert TableStore(tmp_path / "ledger-tables").manifest().prices == Pricing().kept
 

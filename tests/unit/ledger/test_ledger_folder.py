@@ -16,9 +16,11 @@ KEY = "SharedAccessKeyName=a;SharedAccessKey=b"
 def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / below
-    with pytest.raises(OSError, match=r"cannot be used: .*Give a folder this process may write to") as raised:
+    with pytest.raises(
+        OSError, match=r"Cannot use the ledger folder .*Give a folder that this process may write to"
+    ) as raised:
         LedgerWriter(folder)
-    assert str(raised.value).startswith(f"The ledger folder {str(folder)!r}")
+    assert str(raised.value).startswith(f"Cannot use the ledger folder {str(folder)!r}")
 
 
 def test_the_syphon_refuses_such_a_folder(
@@ -28,4 +30,4 @@ def test_the_syphon_refuses_such_a_folder(
     monkeypatch.setenv("PAIRBUS_SECONDARY", f"Endpoint=sb://standby.servicebus.windows.net;{KEY}")
     (tmp_path / "file").touch()
     assert run(["syphon", "--once", "--ledger", str(tmp_path / "file" / "ledger")]) == 2
-    assert f"The ledger folder '{tmp_path / 'file' / 'ledger'}' cannot be used" in capsys.readouterr().err
+    assert f"Cannot use the ledger folder '{tmp_path / 'file' / 'ledger'}'" in capsys.readouterr().err
