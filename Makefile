@@ -29,8 +29,8 @@ lint: setup  ## Check formatting and lint
 	@$(bin)/ruff format --check --quiet $(checked) || { echo 'Not formatted: run .venv/bin/ruff format' >&2; exit 1; }
 	@$(bin)/ruff check --quiet $(checked)
 
-types: setup  ## Check types with mypy --strict
-	@$(bin)/mypy --no-error-summary
+types: setup  ## Check types with mypy --strict; TYPES=src/pairbus/ledger selects a part
+	@$(bin)/mypy --no-error-summary $(TYPES)
 
 bench: setup  ## Run the benchmarks: rates and ratios, no assertions
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; PYTHONPATH=. $(bin)/python $$file $(ARGS) || exit 1; done

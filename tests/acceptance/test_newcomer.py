@@ -2,7 +2,7 @@
 
 Set-up is real, with one exception: packages that this machine's uv has downloaded before are not downloaded or built
 again (`make fresh-check` starts without any). What follows is cut short by the environment: the story is the short one,
-and only one file of tests is run, so that the tests do not come here again.
+and only one file is tested and one package type-checked, so that the tests do not come here again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHORT = {"make demo": "--fast --quiet", "make test": "-n 0 tests/unit/failover/test_failover_table.py"}
+SHORT = {
+    "make demo": {"ARGS": "--fast --quiet"},
+    "make test": {"ARGS": "-n 0 tests/unit/failover/test_failover_table.py", "TYPES": "src/pairbus/failover"},
+}
 # The machine's settings for where packages come from; the newcomer's environment has nothing else of this process.
 OF_THE_MACHINE = re.compile(r"PATH|LANG|LC_\w+|(PIP|UV)_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|\w+_proxy|\w+_PROXY")
 
@@ -66,7 +69,7 @@ def test_the_two_commands_are_enough(newcomer: Path) -> None:
         done = subprocess.run(
             shlex.split(command),
             cwd=newcomer / "pairbus",
-            env={**known, "HOME": str(newcomer / "home"), "ARGS": SHORT[command]},
+            env={**known, "HOME": str(newcomer / "home"), **SHORT[command]},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
