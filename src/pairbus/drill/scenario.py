@@ -355,10 +355,10 @@ class Metric:
 
 METRICS: Mapping[str, Metric] = {
     "accepted": Metric(MetricKind.COUNT, "messages whose send returned"),
-    "refused": Metric(MetricKind.COUNT, "messages whose send raised: the application knows"),
-    "failovers": Metric(MetricKind.COUNT, "changes to failed over"),
-    "recoveries": Metric(MetricKind.COUNT, "changes from failed over to healthy"),
-    "state": Metric(MetricKind.STATE, "the current state of an entity", scope="entity"),
+    "refused": Metric(MetricKind.COUNT, "messages whose send raised an error"),
+    "failovers": Metric(MetricKind.COUNT, "transitions to failed over"),
+    "recoveries": Metric(MetricKind.COUNT, "transitions from failed over to healthy"),
+    "state": Metric(MetricKind.STATE, "the current state", scope="entity"),
     "waiting": Metric(MetricKind.COUNT, "messages in the backlog queues", scope="all"),
     "spooled": Metric(MetricKind.COUNT, "messages in the spool", scope="all"),
     "p50_send": Metric(MetricKind.TIME, "50 % of the accepted sends took no longer"),
@@ -373,7 +373,7 @@ METRICS: Mapping[str, Metric] = {
         "extra copies of accepted messages: in their entity, or on the way to it if it does not detect duplicates",
         live=False,
     ),
-    "lost": Metric(MetricKind.COUNT, "accepted messages that are nowhere", live=False),
+    "lost": Metric(MetricKind.COUNT, "accepted messages that were not found anywhere", live=False),
 }
 _ADVICE = {
     MetricKind.COUNT: "compare it with a number",
