@@ -254,7 +254,7 @@ def test_decimals_read_as_the_standard_writes_them(raw: str, expected: str) -> N
 
 
 def test_decimals_that_do_not_fit_are_refused_and_odd_ones_are_read() -> None:
-    with pytest.raises(ValueError, match="does not fit a decimal128"):
+    with pytest.raises(ValueError, match="does not fit into a decimal128"):
         encode_decimal(Decimal("1" * 35))
     assert decode_decimal(Decimal128(b"\x6c" + b"\x00" * 15)) == 0
     assert decode_decimal(Decimal128(b"\xf8" + b"\x00" * 15)) == float("-inf")
