@@ -31,7 +31,9 @@ def run_demo(folder: Path) -> str:
     environment = os.environ | {"COLUMNS": str(COLUMNS), "LINES": "60", "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
     command = [sys.executable, "-m", "pairbus.cli", "demo"]
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, cwd=folder) as demo:
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, cwd=folder
+    ) as demo:
         os.close(terminal)
         output = bytearray()
         while True:
