@@ -8,6 +8,7 @@ The output is that of a real run. Only the path of the clone is shortened. The S
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -63,7 +64,7 @@ def final_lines(output: str) -> str:
 
 
 def draw(output: str) -> str:
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(output), soft_wrap=False)
     offline = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     return console.export_svg(title="make demo", code_format=offline, unique_id="demo")
