@@ -122,12 +122,13 @@ build_system() { # suite root
     enter "$root" root "chown -R ordinary: /home/ordinary"
 }
 
-# Runs a command line in the system, with its own processes: whatever it leaves running ends with it.
+# Runs a command line in the system, with its own processes: whatever it leaves running ends with it. A shell that starts
+# this script in the background lets it ignore Ctrl-C; the tests of interrupts must not inherit that.
 enter() { # root user command
     local root=$1 user=$2 command=$3 home=/root
     [ "$user" = root ] || home=/home/$user
     unshare --mount --pid --fork --kill-child --root="$root" --mount-proc -- \
-        /usr/bin/env -i "${environment[@]}" HOME="$home" USER="$user" \
+        /usr/bin/env -i --default-signal=INT,QUIT "${environment[@]}" HOME="$home" USER="$user" \
         /usr/sbin/runuser -u "$user" -- /bin/bash -c "cd $home; $command" < /dev/null
 }
 
