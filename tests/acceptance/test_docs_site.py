@@ -74,3 +74,9 @@ def test_links_of_the_repository_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (ROOT / target).exists(), target
+
+
+def test_the_picture_of_the_demo_shows_a_run_without_loss_and_loads_nothing() -> None:
+    picture = (ROOT / "docs" / "images" / "demo.svg").read_text(encoding="utf-8")
+    assert "lost&#160;0,&#160;duplicated" in picture
+    assert set(re.findall(r"https?://[^\"<\s]+", picture)) == {"http://www.w3.org/2000/svg"}
