@@ -128,6 +128,11 @@ class Command(TyperCommand):
                 error.ctx = ctx  # type: ignore[attr-defined]  # for the name of the command in the sentence
             raise
 
+    def invoke(self, ctx: Any) -> Any:
+        import rich  # noqa: F401 - many results are tables: without it, refuse before anything is done
+
+        return super().invoke(ctx)
+
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         _set_variables(self, parent, info_name)
         return super().make_context(info_name, args, parent=parent, **extra)

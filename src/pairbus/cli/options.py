@@ -262,18 +262,16 @@ def check_port(port: int) -> None:
         raise Refusal(f"--port {port} is not a port: use a number from 0 (any free port) to 65535.")
 
 
-def read_small_file(noun: str, path: Path) -> str:
-    """The text of a file that the user names; `noun` says in errors what it should be, such as 'fleet'."""
+def read_small_file(noun: str, path: Path) -> bytes:
+    """The content of a file that the user names; `noun` says in errors what it should be, such as 'fleet'."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            raise Refusal(f"The {noun} {path} has more than {MAX_FILE_BYTES:,} bytes: is it the right file?")
-        return raw.decode("utf-8")
     except OSError as error:
         raise Refusal(f"Cannot read the {noun} {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise Refusal(f"The {noun} {path} is not TOML: {error}.") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise Refusal(f"The {noun} {path} has more than {MAX_FILE_BYTES:,} bytes: is it the right file?")
+    return raw
 
 
 # --- prices -------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def load(path: Path, root: Any) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     from pairbus.cli.options import looks_like_connection_string
-    from pairbus.toml import read_toml
+    from pairbus.toml import TomlError, read_toml
 
     try:
         with path.open("rb") as file:
@@ -85,9 +85,9 @@ def _read(path: Path) -> dict[str, Any]:
     if len(raw) > MAX_BYTES:
         raise Refusal(f"--config '{path}' has more than {MAX_BYTES:,} bytes: is it the right file?")
     try:
-        content = read_toml(raw)
-    except ValueError as error:
-        raise Refusal(f"{path} is not TOML: {error}.") from error
+        content = read_toml(raw, where=str(path))
+    except TomlError as error:
+        raise Refusal(str(error)) from error
     # Comments count too, and so do misspelt connection strings.
     if _KEY.search(raw) or any(map(looks_like_connection_string, _texts(content))):
         raise Refusal(

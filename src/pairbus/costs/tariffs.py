@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from importlib.resources import files
 from typing import Any
 
-from pairbus.toml import read_toml
+from pairbus.toml import TomlError, read_toml
 
 MILLION = Decimal(1_000_000)
 CONNECTION_HOURS = 744
@@ -64,12 +64,12 @@ class Tariff:
             ) from None
 
 
-def parse_tariff(text: str, where: str) -> Tariff:
-    """Parse the text of a tariff file; `where` names it in errors."""
+def parse_tariff(raw: bytes | str, where: str) -> Tariff:
+    """Parse a tariff file; `where` names it in errors."""
     try:
-        data = read_toml(text)
-    except ValueError as error:
-        raise TariffError(f"The tariff {where} is not TOML: {error}.") from error
+        data = read_toml(raw, where=f"The tariff {where}")
+    except TomlError as error:
+        raise TariffError(str(error)) from error
     _known(data, {"name", "valid_from", "currency", "source", "plans"}, where)
     for field, kind in (("name", str), ("valid_from", date), ("currency", str), ("source", str), ("plans", dict)):
         if not isinstance(data.get(field), kind):

@@ -39,6 +39,7 @@ from pairbus.toml import TomlError, convert_toml, read_toml, suggest
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_MESSAGES = 1_000_000
+MAX_EXPECTATIONS = 100
 MAX_EXPECTATION_LENGTH = 300
 MAX_DURATION_SECONDS = 24 * 3600.0
 
@@ -184,7 +185,7 @@ class PauseAction(StepAction, frozen=True, tag="pause"):
 class WaitAction(StepAction, frozen=True, tag="wait"):
     """Wait until a comparison holds, or all comparisons of a list."""
 
-    until: str | tuple[str, ...]
+    until: str | Annotated[tuple[str, ...], Meta(min_length=1, max_length=MAX_EXPECTATIONS)]
     within: PositiveDuration = PositiveDuration(60)
 
 
@@ -219,7 +220,7 @@ class ScenarioFile(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     expect: Annotated[
         tuple[str, ...],
-        Meta(min_length=1, max_length=100, extra={"expected": 'a list of texts, such as ["lost == 0"]'}),
+        Meta(min_length=1, max_length=MAX_EXPECTATIONS, extra={"expected": 'a list of texts, such as ["lost == 0"]'}),
     ]
     entities: Annotated[tuple[DrillEntity, ...], Meta(min_length=1, max_length=50)]
     steps: Annotated[tuple[AnyAction, ...], Meta(min_length=1, max_length=200)]
@@ -264,9 +265,9 @@ def read_scenario(path: Path) -> Scenario:
     if len(raw) > MAX_FILE_BYTES:
         raise ScenarioError(f"The scenario {path} has more than {MAX_FILE_BYTES:,} bytes: is it the right file?")
     try:
-        content = read_toml(raw)
-    except ValueError as error:
-        raise ScenarioError(f"{path} is not TOML: {error}.") from error
+        content = read_toml(raw, where=str(path))
+    except TomlError as error:
+        raise ScenarioError(str(error)) from error
     return parse_scenario(content, where=str(path))
 
 

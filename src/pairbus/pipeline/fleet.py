@@ -65,7 +65,7 @@ class PairingChoice(Struct, frozen=True, forbid_unknown_fields=True):
     divert_during_interval: bool = False
     backlog_queue_count: Annotated[int, Meta(ge=1, le=10_000)] = 10
     syphons: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    syphon_messages_per_second: Annotated[float, Meta(ge=0.001, le=1e9)] = 2_000.0
+    syphon_messages_per_second: Annotated[float, Meta(ge=0.001, le=1_000_000_000)] = 2_000.0
     spool: bool = False
 
 
@@ -74,7 +74,7 @@ class FleetPlan(Struct, frozen=True, forbid_unknown_fields=True):
 
     clients: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     entities: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    messages_per_second: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
+    messages_per_second: Annotated[float, Meta(ge=1e-6, le=1_000_000)] = 1.0
     message_bytes: Annotated[int, Meta(ge=0, le=100 * 1024 * 1024)] = 1024
     days: Annotated[float, Meta(ge=0.01, le=3660)] = 30.0
     runs: Annotated[int, Meta(ge=1, le=1_000_000)] = 200
@@ -88,12 +88,12 @@ class FleetPlan(Struct, frozen=True, forbid_unknown_fields=True):
     choices: tuple[PairingChoice, ...] = field(default=(PairingChoice(),), name="pairing")
 
 
-def parse_fleet(text: str, where: str, *, runs: int | None = None) -> FleetPlan:
-    """Parse the text of a fleet file; `where` names it in errors. `runs` replaces the number in the file."""
+def parse_fleet(raw: bytes | str, where: str, *, runs: int | None = None) -> FleetPlan:
+    """Parse a fleet file; `where` names it in errors. `runs` replaces the number in the file."""
     try:
-        content = read_toml(text)
-    except ValueError as error:
-        raise FleetError(f"The fleet {where} is not TOML: {error}.") from error
+        content = read_toml(raw, where=f"The fleet {where}")
+    except TomlError as error:
+        raise FleetError(str(error)) from error
     if runs is not None:
         content["runs"] = runs
     combinations = _combinations(content.pop("pairing", {}), where)

@@ -216,10 +216,18 @@ def test_a_server_that_does_not_answer_is_said_without_its_key() -> None:
     ("missing", "words", "sentence"),
     [
         ("typer", "--help", "The command line needs packages that are not installed: pip install 'pairbus[cli]'."),
+        *(
+            (
+                package,
+                "backlog list --primary-name a --secondary b",
+                f"This needs the package '{package}', which is not installed: pip install 'pairbus[all]",
+            )
+            for package in ("rich", "azure")
+        ),
         (
-            "azure",
-            "backlog list --primary-name a --secondary b",
-            "This needs the package 'azure', which is not installed: pip install 'pairbus[all]",
+            "rich",
+            "deadletters resubmit --primary-name a --secondary b",
+            "This needs the package 'rich', which is not installed: pip install 'pairbus[all]",
         ),
     ],
 )

@@ -56,6 +56,8 @@ def test_what_is_typed_goes_before_the_environment_and_that_before_the_file(
         ("[serve]\nport = true", "serve: port is true: expected a whole number."),
         ("[deadletters.resubmit]\nreason = 'x'", "deadletters: resubmit: reason is 'x': expected a list of texts"),
         ("syphon = 3", "syphon is 3: expected a table, [syphon]."),
+        ("[ledger]\nreport = 3", "ledger: report is 3: expected a table, [ledger.report]."),
+        ('[syphon]\n"ra\\nte" = 3', "syphon: 'ra\\nte' is unknown: did you mean 'rate'?"),
         ("[syphon]\nprimary = 'env:X'", "'syphon.primary' is not an option of one command: write it at the top"),
         ("[syphon]\nconfig = 'x'", "'syphon.config' is not an option of one command: use it on the command line only."),
         ("primary = 3", "primary is 3: expected a text in quotes."),

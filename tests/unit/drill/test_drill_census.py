@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from pairbus.drill.census import Account, Census
+from pairbus.drill.running import MAX_LOST_SHOWN, _Drill
+from pairbus.drill.scenario import parse_scenario
+from pairbus.drill.senders import Senders
+from pairbus.drill.stage import RealStage
+from pairbus.syphon import Namespace
 
 ACCEPTED = ["a", "b", "c", "d"]
 
@@ -31,6 +37,28 @@ def test_all_that_is_lost_is_counted_and_named() -> None:
     account, lost = Census().account("orders", ids, refused=2)
     assert account == Account(accepted=25, refused=2, lost=25)
     assert lost == ids
+
+
+def test_of_the_lost_the_first_few_of_each_entity_are_named(tmp_path: Path) -> None:
+    scenario = parse_scenario(
+        {
+            "name": "x",
+            "expect": ["lost == 0"],
+            "entities": [{"queue": "orders"}, {"topic": "prices"}],
+            "steps": [{"do": "kill"}],
+        }
+    )
+    namespace = Namespace.parse("Endpoint=sb://contoso/;SharedAccessKeyName=n;SharedAccessKey=k")
+    drill = _Drill(scenario, RealStage(tmp_path, namespace, namespace), 1, print)
+    drill._senders = Senders(None, {})
+    ids = {name: [f"{name}-{number}" for number in range(MAX_LOST_SHOWN + 5)] for name in scenario.entities}
+    for name in ids:
+        drill._senders.sent[name].accepted = ids[name]
+    result = drill.judge(Census())
+    assert MAX_LOST_SHOWN == 20
+    assert result.account == Account(accepted=50, lost=50)
+    assert result.lost == (*ids["orders"][:20], *ids["prices"][:20])
+    assert not result.passed
 
 
 def test_accounts_are_added_up() -> None:

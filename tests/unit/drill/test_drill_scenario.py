@@ -108,6 +108,7 @@ def test_every_fault_of_the_server_can_be_scripted(mode: str) -> None:
         (SEND, 'do = "start"\nentity = "orders"', "steps 1: rate is missing: expected a number from 0.01 to 10,000."),
         (SEND, 'do = "wait"\nuntil = "lost == 0"', "steps 1: 'lost == 0': lost is known only at the end"),
         (SEND, 'do = "wait"\nuntil = "accepted == 0 or refused == 1"', "steps 1: 'accepted == 0 or refused == 1': an "),
+        (SEND, 'do = "wait"\nuntil = []', "steps 1: until has 0 entries: expected 1 to 100."),
         (SEND, 'do = "wait"\nuntil = 3', "steps 1: until is 3: expected a text in quotes or a list of texts"),
         (SEND, 'do = "pause"\nfor = "0s"', "steps 1: for is '0s': expected a duration in quotes"),
         (SEND, 'do = "fault"\nmode = "error"', "steps 1: mode error needs condition"),
