@@ -24,7 +24,6 @@ from pairbus.cli.options import (
 from pairbus.cli.output import ANSWER_IS_NO, DONE, Refusal, counted, plain, remark
 
 if TYPE_CHECKING:
-    from pairbus.pipeline.audit import Look
     from pairbus.pipeline.build import BuildResult
     from pairbus.pipeline.gold import Pricing
     from pairbus.pipeline.report import Report
@@ -65,7 +64,9 @@ def build(
     tables = _tables(ledger, tables)
 
     def run(spark: Any) -> BuildResult:
-        result = _build(spark, ledger, tables, pricing)
+        from pairbus.pipeline.build import build as build_tables
+
+        result = build_tables(spark, ledger, tables, pricing=pricing)
         _remark_on_names(spark, tables, pricing)
         return result
 
@@ -127,13 +128,17 @@ def report(
     _check_records(ledger, tables)
 
     def run(spark: Any) -> Report:
+        from pairbus.ledger.writer import salt_from_environment
+        from pairbus.pipeline.audit import look_into_backlogs, unread_ids
+        from pairbus.pipeline.build import build as build_tables
         from pairbus.pipeline.report import report as make_report
+        from pairbus.pipeline.store import TableStore
 
         # First the queues, then the ledger: what has left the queues by then is in the ledger's files.
-        look = _look(spark, look_into, access) if look_into else None
-        _build(spark, ledger, tables, None)
+        look = look_into_backlogs(spark, look_into, access, id_salt=salt_from_environment()) if look_into else None
+        build_tables(spark, ledger, tables)
         if look is not None:
-            look = _with_unread(look, ledger, tables)
+            look = replace(look, unread=unread_ids(ledger, TableStore(tables).manifest().files))
         _remark_on_names(spark, tables, pricing)
         return make_report(spark, tables, first_day=first_day, last_day=last_day, look=look, pricing=pricing)
 
@@ -186,21 +191,6 @@ def _access(primary_names: list[str], secondary: str | None) -> dict[str, str]:
     return {"connectionStringEnv": SECONDARY} | ({"connectionVerify": certificate} if certificate else {})
 
 
-def _look(spark: Any, primary_names: list[str], access: dict[str, str]) -> Look:
-    """What is in the backlog queues."""
-    from pairbus.ledger.writer import salt_from_environment
-    from pairbus.pipeline.audit import look_into_backlogs
-
-    return look_into_backlogs(spark, primary_names, access, id_salt=salt_from_environment())
-
-
-def _with_unread(look: Look, ledger: Path, tables: Path) -> Look:
-    from pairbus.pipeline.audit import unread_ids
-    from pairbus.pipeline.store import TableStore
-
-    return replace(look, unread=unread_ids(ledger, TableStore(tables).manifest().files))
-
-
 def _check_folder(ledger: Path) -> None:
     if not ledger.is_dir():
         problem = "is a file" if ledger.exists() else "does not exist"
@@ -237,12 +227,6 @@ def _remark_on_names(spark: Any, tables: Path, pricing: Pricing | None) -> None:
     sentence = unknown_names(spark, tables, pricing) if pricing is not None else None
     if sentence is not None:
         remark(plain(sentence))
-
-
-def _build(spark: Any, ledger: Path, tables: Path, pricing: Pricing | None) -> BuildResult:
-    from pairbus.pipeline.build import build as build_tables
-
-    return build_tables(spark, ledger, tables, pricing=pricing)
 
 
 def parse_day(option: str, text: str | None) -> date | None:
