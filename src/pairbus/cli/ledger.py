@@ -209,7 +209,8 @@ def _check_records(ledger: Path, tables: Path) -> None:
 
 
 def _tables(ledger: Path, tables: Path | None) -> Path:
-    return tables or ledger.with_name(f"{ledger.name}-tables")
+    folder = ledger.resolve() if ledger.name in ("", "..") else ledger  # the folder `.` has a name all the same
+    return tables or folder.parent / f"{folder.name}-tables"
 
 
 def _prices_of(tables: Path) -> Pricing | None:

@@ -95,9 +95,14 @@ def test_a_report_with_prices_of_its_own_leaves_the_tables_as_they_are(pairbus: 
     assert TableStore(tmp_path / "ledger-tables").manifest().prices == Pricing().kept
 
 
-def test_an_empty_ledger_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ledger", "report", str(tmp_path)]) == 2
-    assert f"The ledger {tmp_path} has no records yet" in capsys.readouterr().err
+def test_an_empty_ledger_is_said_to_be_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    for ledger in (str(tmp_path), ".", ".."):
+        assert run(["ledger", "report", ledger]) == 2
+        assert f"The ledger {ledger} has no records yet" in capsys.readouterr().err
 
 
 def test_what_spark_cannot_do_is_one_sentence_and_no_answer(pairbus: CommandProcess, tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ def test_a_simulation_prints_its_sweep(pairbus: CommandProcess, tmp_path: Path) 
 def test_the_estimate_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cost", "estimate", "--explain"]) == 0
     shown = capsys.readouterr().out
-    assert "idle receives  secondary       40    960   28,800" in shown
+    assert "idle receives  secondary        40      960   28,800" in shown
     assert "40 an hour, 960 a day, 28,800 in 30 days" in shown
 
 
