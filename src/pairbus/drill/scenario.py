@@ -62,11 +62,12 @@ class ScenarioError(ValueError):
 class Duration(float):
     """Seconds, written as '500ms', '30s', '5m' or '1h'."""
 
-    expected = "a duration in quotes, such as '500ms', '30s' or '5m'"
+    expected = "a duration in quotes, such as '500ms', '30s' or '5m', at most '24h'"
     minimum = 0.0
 
 
 class PositiveDuration(Duration):
+    expected = "a duration in quotes above 0, such as '500ms', '30s' or '5m', at most '24h'"
     minimum = 0.001
 
 

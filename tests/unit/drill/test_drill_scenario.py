@@ -110,7 +110,12 @@ def test_every_fault_of_the_server_can_be_scripted(mode: str) -> None:
         (SEND, 'do = "wait"\nuntil = "accepted == 0 or refused == 1"', "steps 1: 'accepted == 0 or refused == 1': an "),
         (SEND, 'do = "wait"\nuntil = []', "steps 1: until has 0 entries: expected 1 to 100."),
         (SEND, 'do = "wait"\nuntil = 3', "steps 1: until is 3: expected a text in quotes or a list of texts"),
-        (SEND, 'do = "pause"\nfor = "0s"', "steps 1: for is '0s': expected a duration in quotes"),
+        (SEND, 'do = "pause"\nfor = "0s"', "steps 1: for is '0s': expected a duration in quotes above 0"),
+        (
+            SEND,
+            'do = "syphon"\nwithin = "25h"',
+            "steps 1: within is '25h': expected a duration in quotes above 0, such ",
+        ),
         (SEND, 'do = "fault"\nmode = "error"', "steps 1: mode error needs condition"),
         (SEND, 'do = "fault"\nmode = "hang"\nrate = 3', "steps 1: mode throttle needs rate, and no other mode may"),
         (SEND, 'do = "fault"\nmode = "disable"', "steps 1: mode disable needs an entity."),
