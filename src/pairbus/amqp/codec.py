@@ -2,8 +2,10 @@
 
 - The exact type survives a round trip: `decode(encode(v))` is `v` with the same Python type. A `Long` comes back as a
   plain `int`, a tuple as a list. The encoding does not survive: values are written in their shortest form.
-- Input is never trusted. Malformed bytes, values nested deeper than `MAX_DEPTH` and more than `MAX_COUNT` items raise
-  `AmqpDecodeError` and nothing else.
+- Input is never trusted. Malformed bytes raise `AmqpDecodeError` and nothing else, and so do values nested deeper than
+  `MAX_DEPTH` and lists, maps and arrays with more than `MAX_COUNT` items or more items than bytes, even where an item
+  takes no bytes (an array of nulls). So memory and time are proportional to the size of the input.
+- The keys of a map are text, binary, numbers or booleans. Python's hashes of other values can be made to collide.
 """
 
 from __future__ import annotations
@@ -148,7 +150,7 @@ def _raw(kind: Callable[[bytes], Any], width: int) -> _Decoder:
 
 def _d_char(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
     point = _u32(buf, pos)[0]
-    if point > 0x10FFFF:
+    if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
         raise AmqpDecodeError(f"0x{point:08x} at byte {pos} is not a character")
     return Char(chr(point)), pos + 4
 
@@ -204,6 +206,17 @@ def _wide(read: Callable[[bytes, int, int, int, int], tuple[Any, int]]) -> _Deco
     return lambda buf, pos, depth: read(buf, pos + 8, _u32(buf, pos + 4)[0], pos + 4 + _u32(buf, pos)[0], depth)
 
 
+def _check_compound(buf: bytes, pos: int, count: int, end: int, depth: int) -> None:
+    if end > len(buf):
+        raise IndexError
+    if depth >= MAX_DEPTH:
+        raise _too_deep()
+    if count > MAX_COUNT:
+        raise AmqpDecodeError(f"a list, map or array has {count} items, the limit is {MAX_COUNT}")
+    if count > end - pos:
+        raise AmqpDecodeError(f"a list, map or array claims {count} items in {max(end - pos, 0)} bytes")
+
+
 def _items(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[list[Any], int]:
     _check_compound(buf, pos, count, end, depth)
     items: list[Any] = []
@@ -221,22 +234,19 @@ def _pairs(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[dict
     items, end = _items(buf, pos, count, end, depth)
     if count % 2:
         raise AmqpDecodeError(f"the map that ends at byte {end} has a key without a value")
-    try:
-        pairs = dict(zip(items[::2], items[1::2], strict=True))
-    except TypeError:
-        raise AmqpDecodeError(f"the map that ends at byte {end} has a key that is a list or a map") from None
+    keys = items[::2]
+    if not _KEY_TYPES.issuperset(map(type, keys)):
+        raise AmqpDecodeError(
+            f"the map that ends at byte {end} has a key that is not text, binary, a number or a boolean"
+        )
+    pairs = dict(zip(keys, items[1::2], strict=True))
     if len(pairs) * 2 != count:
         raise AmqpDecodeError(f"the map that ends at byte {end} has a duplicate key")
     return pairs, end
 
 
 def _elements(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[Array, int]:
-    if count > MAX_COUNT:
-        raise AmqpDecodeError(f"an array has {count} items, the limit is {MAX_COUNT}")
-    if depth >= MAX_DEPTH:
-        raise _too_deep()
-    if end > len(buf):
-        raise IndexError
+    _check_compound(buf, pos, count, end, depth)
     depth += 1
     descriptor = None
     code = buf[pos]
@@ -257,16 +267,10 @@ def _elements(buf: bytes, pos: int, count: int, end: int, depth: int) -> tuple[A
     return Array(_WIDEST[code], items, descriptor), end
 
 
-def _check_compound(buf: bytes, pos: int, count: int, end: int, depth: int) -> None:
-    if end > len(buf):
-        raise IndexError
-    if depth >= MAX_DEPTH:
-        raise _too_deep()
-    if count > MAX_COUNT:
-        raise AmqpDecodeError(f"a list or map has {count} items, the limit is {MAX_COUNT}")
-    if count > end - pos:
-        raise AmqpDecodeError(f"a list or map claims {count} items in {max(end - pos, 0)} bytes")
-
+_KEY_TYPES = frozenset(
+    {str, Symbol, Char, bytes, Decimal32, Decimal64, Decimal128, bool, float, Float, type(None)}
+    | {int, UByte, UShort, UInt, ULong, Byte, Short, Int, Timestamp}
+)
 
 _DECODERS: list[_Decoder] = [_bad_code] * 256
 for _code, _decoder in {

@@ -165,12 +165,42 @@ def test_depth_is_limited() -> None:
         skip(b"\x00" * 100_000, 0)
 
 
+NULLS = bytes.fromhex("F0 00000005 000186A0 40")
+"""An array of 100,000 nulls, which take no bytes."""
+
+
 def test_counts_are_limited_even_when_items_take_no_bytes() -> None:
     a_billion_nulls = b"\xf0" + (5).to_bytes(4, "big") + (10**9).to_bytes(4, "big") + b"\x40"
     with pytest.raises(t.AmqpDecodeError, match="limit"):
         decode(a_billion_nulls)
-    with pytest.raises(t.AmqpDecodeError, match="claims"):
-        decode(b"\xd0" + (5).to_bytes(4, "big") + (90_000).to_bytes(4, "big") + b"\x40")
+    for code in (b"\xd0", b"\xd1", b"\xf0"):
+        with pytest.raises(t.AmqpDecodeError, match="claims"):
+            decode(code + (5).to_bytes(4, "big") + (90_000).to_bytes(4, "big") + b"\x40")
+
+
+@pytest.mark.parametrize("code", range(0x40, 0x46), ids=hex)
+def test_many_arrays_of_items_without_bytes_cost_nothing(code: int) -> None:
+    arrays = (NULLS[:-1] + bytes([code])) * 400
+    with pytest.raises(t.AmqpDecodeError, match="claims 100000 items in 1 bytes"):
+        decode(b"\xd0" + (len(arrays) + 4).to_bytes(4, "big") + (400).to_bytes(4, "big") + arrays)
+    described = b"\x00" + encode(b"x" * 200) + bytes([code])
+    inner = b"\xe0" + bytes([len(described) + 1, len(described)]) + described
+    assert len(decode(inner)[0].items) <= len(inner)
+
+
+@pytest.mark.parametrize("key", [UUID(int=7), t.Described(t.ULong(1), 2), [], {}, t.Array(0x98, [])], ids=repr)
+def test_keys_whose_hashes_can_be_made_to_collide_are_refused(key: Any) -> None:
+    pair = encode(key) + encode(1)
+    with pytest.raises(t.AmqpDecodeError, match="has a key that is not"):
+        decode(b"\xc1" + bytes([len(pair) + 1, 2]) + pair)
+
+
+@pytest.mark.parametrize("point", [0xD800, 0xDFFF, 0x110000])
+def test_half_a_surrogate_pair_is_not_a_character(point: int) -> None:
+    with pytest.raises(t.AmqpDecodeError, match="not a character"):
+        decode(b"\x73" + point.to_bytes(4, "big"))
+    with pytest.raises(t.AmqpDecodeError, match="not valid text"):
+        decode(b"\xa1\x03\xed\xa0\x80")
 
 
 @pytest.mark.parametrize(

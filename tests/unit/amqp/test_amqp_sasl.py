@@ -73,3 +73,11 @@ def test_a_client_that_is_refused_says_so() -> None:
     body = encode(Described(ULong(0x44), [1]))
     with pytest.raises(SaslError, match="refused"):
         client.feed(SASL_HEADER + (len(body) + 8).to_bytes(4, "big") + b"\x02\x01\x00\x00" + body)
+
+
+def test_arrays_of_items_without_bytes_are_refused_before_anything_is_proven() -> None:
+    nulls = bytes.fromhex("F0 00000005 000186A0 40") * 400
+    body = b"\x00\x53\x41\xd0" + (len(nulls) + 4).to_bytes(4) + (400).to_bytes(4) + nulls
+    frame = (len(body) + 8).to_bytes(4) + b"\x02\x01\x00\x00" + body
+    with pytest.raises(SaslError, match="claims 100000 items in 1 bytes"):
+        SaslExchange(server=True).feed(SASL_HEADER + frame)
