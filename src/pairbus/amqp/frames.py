@@ -10,6 +10,8 @@ ids jump. Threads of the Python SDK (its lock renewer, for example) take an id a
 lock for both, so ids arrive swapped or duplicated. The service accepts that. Here a delivery with an unexpected id gets
 the expected one before Proton sees it, and the answer gets the peer's own id back.
 
+Link credit. Proton keeps it in 32 bits with a sign, so a peer's credit above `MAX_CREDIT` is lowered to that.
+
 Malformed frames pass through unchanged. Proton refuses them.
 """
 
@@ -26,7 +28,8 @@ _u32 = struct.Struct(">I").unpack_from
 _head = struct.Struct(">IBBH").unpack_from
 _PROTOCOL = 0x414D5150  # "AMQP": a protocol header where a frame has its size
 
-_OPEN, _BEGIN, _ATTACH, _TRANSFER, _DISPOSITION, _DETACH, _END = 0x10, 0x11, 0x12, 0x14, 0x15, 0x16, 0x17
+_OPEN, _BEGIN, _ATTACH, _FLOW, _TRANSFER, _DISPOSITION, _DETACH, _END = range(0x10, 0x18)
+MAX_CREDIT = 2**31 - 1
 _PATCH_ROOM = 16
 _MAX_RENAMED = 10_000
 _WRAP = 0xFFFFFFFF
@@ -98,14 +101,20 @@ def _number_at(data: bytes, pos: int) -> int:
     return -1
 
 
-def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool]:
-    """The handle of a transfer, the offset of its message format (0 if absent), and whether more frames follow."""
+def _list_at(data: bytes, pos: int) -> tuple[int, int]:
+    """The number of fields of a performative, and the offset of the first one."""
     code = data[pos]
     if code == 0xC0:
-        count, pos = data[pos + 2], pos + 3
-    elif code == 0xD0:
-        count, pos = _u32(data, pos + 5)[0], pos + 9
-    else:
+        return data[pos + 2], pos + 3
+    if code == 0xD0:
+        return _u32(data, pos + 5)[0], pos + 9
+    return 0, pos + 1
+
+
+def _transfer_fields(data: bytes, pos: int) -> tuple[int, int, bool]:
+    """The handle of a transfer, the offset of its message format (0 if absent), and whether more frames follow."""
+    count, pos = _list_at(data, pos)
+    if not count:
         return -1, 0, False
     handle = _number_at(data, pos)
     pos = skip(data, pos)
@@ -136,14 +145,14 @@ class IncomingFormats:
         done = 0
         for channel, start, body, end in frames:
             code, fields_at = _code_at(data, body, end)
+            corrected = None
             try:
                 if code == _TRANSFER:
                     more = self._transfer(channel, data, fields_at)
                     if self._ids is not None:
                         corrected = self._ids.transfer(channel, data, (start, fields_at, end), more)
-                        if corrected is not None:
-                            parts += (data[done:start], corrected)
-                            done = end
+                elif code == _FLOW:
+                    corrected = _with_limited_credit(data, start, fields_at, end)
                 elif code == _ATTACH:
                     self._attach(channel, data, fields_at)
                 elif code == _DETACH:
@@ -157,6 +166,9 @@ class IncomingFormats:
                     return data[:start] + _with_smaller_frames(data[start:end]) + data[end:]
             except (AmqpDecodeError, IndexError, TypeError, ValueError, struct.error):
                 continue  # malformed: Proton refuses it
+            if corrected is not None:
+                parts += (data[done:start], corrected)
+                done = end
         if not parts:
             return data
         parts.append(data[done:])
@@ -246,6 +258,18 @@ def _with_field(data: bytes, start: int, pos: int, field_at: int, end: int, numb
     return b"".join((size, data[start + 4 : pos], listed, value, data[after:end]))
 
 
+def _with_limited_credit(data: bytes, start: int, pos: int, end: int) -> bytes | None:
+    """Return a flow frame with the highest credit that Proton can keep, or None if the peer's credit is lower."""
+    count, field_at = _list_at(data, pos)
+    if count < 7:
+        return None
+    for _ in range(6):
+        field_at = skip(data, field_at)
+    if _number_at(data, field_at) <= MAX_CREDIT:
+        return None
+    return _with_field(data, start, pos, field_at, end, MAX_CREDIT)
+
+
 def _with_smaller_frames(frame: bytes) -> bytes:
     """Return the peer's open with a slightly lower frame limit, so that patched transfers still fit."""
     body = frame[4] * 4
@@ -285,7 +309,7 @@ class DeliveryIds:
     def transfer(self, channel: int, data: bytes, frame: tuple[int, int, int], more: bool) -> bytes | None:
         """Return the corrected frame, or None if it is correct. ``frame`` is its start, its list and its end."""
         start, pos, end = frame
-        handle_at = pos + (3 if data[pos] == 0xC0 else 9)
+        handle_at = _list_at(data, pos)[1]
         handle, id_at = _number_at(data, handle_at), skip(data, handle_at)
         peer_id = _number_at(data, id_at)
         session = self._sessions.get(channel)

@@ -41,6 +41,7 @@ from pairbus.amqp.outcomes import (
     Transactional,
     outcome_from_value,
     outcome_value,
+    text_map,
 )
 from pairbus.amqp.types import Symbol
 
@@ -212,8 +213,7 @@ class Link:
     @property
     def remote_properties(self) -> dict[str, Any]:
         data = lib.pn_link_remote_properties(self.impl)
-        properties = read_data(data) if data != ffi.NULL else None
-        return {str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {}
+        return text_map(read_data(data)) if data != ffi.NULL else {}
 
     @property
     def remote_sends_settled(self) -> bool:
@@ -427,10 +427,7 @@ def read_condition(condition: Any) -> AmqpError | None:
     name = ffi.string(lib.pn_condition_get_name(condition)).decode("ascii", "replace")
     text = lib.pn_condition_get_description(condition)
     description = "" if text == ffi.NULL else ffi.string(text).decode("utf-8", "replace")
-    info = read_data(lib.pn_condition_info(condition))
-    return AmqpError(
-        name, description, {str(key): value for key, value in info.items()} if isinstance(info, dict) else {}
-    )
+    return AmqpError(name, description, text_map(read_data(lib.pn_condition_info(condition))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,11 +482,10 @@ def read_state(impl: Any) -> State | None:
     if code == REJECTED:
         return Rejected(read_condition(lib.pn_disposition_condition(remote)))
     if code == MODIFIED:
-        annotations = read_data(lib.pn_disposition_annotations(remote))
         return Modified(
             bool(lib.pn_disposition_is_failed(remote)),
             bool(lib.pn_disposition_is_undeliverable(remote)),
-            {str(key): value for key, value in annotations.items()} if isinstance(annotations, dict) else {},
+            text_map(read_data(lib.pn_disposition_annotations(remote))),
         )
     if code in (DECLARED, TRANSACTIONAL):
         fields = read_data(lib.pn_disposition_data(remote))

@@ -105,7 +105,8 @@ def outcome_from_value(value: Any) -> Outcome | None:
     if not isinstance(value, Described):
         return None
     fields = list(value.value) if isinstance(value.value, list) else []
-    match _OUTCOME_CODES.get(value.descriptor, value.descriptor):
+    code = value.descriptor
+    match _OUTCOME_CODES.get(code) if isinstance(code, str) else code:
         case 0x24:
             return Accepted()
         case 0x25:
@@ -114,7 +115,7 @@ def outcome_from_value(value: Any) -> Outcome | None:
             return Released()
         case 0x27:
             fields += [None] * (3 - len(fields))
-            return Modified(bool(fields[0]), bool(fields[1]), fields[2] or {})
+            return Modified(bool(fields[0]), bool(fields[1]), text_map(fields[2]))
     return None
 
 
@@ -131,7 +132,12 @@ def error_from_value(value: Any) -> AmqpError | None:
     if not fields:
         return None
     fields += [None] * (3 - len(fields))
-    return AmqpError(str(fields[0]), str(fields[1] or ""), fields[2] or {})
+    return AmqpError(str(fields[0]), str(fields[1] or ""), text_map(fields[2]))
+
+
+def text_map(value: Any) -> dict[str, Any]:
+    """A map of a peer with its keys as text; empty if the value is not a map."""
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
 
 
 class AmqpClientError(Exception):

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from pairbus.amqp.engine import Engine, Event
 from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.types import AmqpDecodeError
 
 
 class EventHandler(Protocol):
@@ -112,8 +113,12 @@ class AmqpProtocol(asyncio.Protocol):
 
     def _handle(self, events: Iterable[Event]) -> None:
         handle = self.owner.handle
-        for event in events:
-            handle(event)
+        try:
+            for event in events:
+                handle(event)
+        except AmqpDecodeError as error:
+            # A value in a frame of the peer, such as a link property or an outcome, is malformed.
+            self.close(AmqpError("amqp:decode-error", f"A frame could not be understood: {error}."))
         self.flush()
 
     def _write(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ from pairbus.amqp.client import ClientConnection, LinkLostError
 from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.sasl import AMQP_HEADER, SaslExchange
-from pairbus.amqp.types import Described, UInt, ULong
+from pairbus.amqp.types import Char, Described, Symbol, UInt, ULong
 
 GREETING = SaslExchange(server=False).start() + AMQP_HEADER
 
@@ -25,6 +25,7 @@ def frame(code: int, *fields: object, channel: int = 0) -> bytes:
 
 
 OPEN = frame(0x10, "hostile", "localhost")
+BAD_FILTER = {Symbol("filter"): Char("\ud800")}
 BEGIN = frame(0x11, None, UInt(0), UInt(1000), UInt(1000))
 
 
@@ -49,6 +50,11 @@ async def heard(stage: AmqpStage, said: bytes) -> bytes:
         (frame(0x12, None, UInt(0), False), b"amqp:"),
         (b"\x00\x00\x00\x0c\x02\x00\x00\x00\xff\xff\xff\xff", b"amqp:"),
         (b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x12\xc0", b"amqp:"),
+        (
+            frame(0x12, "link", UInt(0), True, None, None, Described(ULong(0x28), ["orders", *[None] * 6, BAD_FILTER]))
+            + frame(0x18),
+            b"amqp:decode-error",
+        ),
     ],
     ids=[
         "huge frame",
@@ -57,6 +63,7 @@ async def heard(stage: AmqpStage, said: bytes) -> bytes:
         "link without a name",
         "no performative",
         "cut performative",
+        "half a surrogate pair",
     ],
 )
 def test_malformed_frames_close_the_connection_with_an_error(tmp_path: Path, said: bytes, condition: bytes) -> None:
@@ -65,6 +72,32 @@ def test_malformed_frames_close_the_connection_with_an_error(tmp_path: Path, sai
         assert condition in answer
         connection = await stage.connect()
         await (await connection.open_sender("orders")).send(data_message(b"still there"))
+
+    on_stage(tmp_path, play)
+
+
+def test_malformed_frames_leave_no_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(stage: AmqpStage) -> None:
+        source = Described(ULong(0x28), ["orders", *[None] * 6, BAD_FILTER])
+        attach = frame(0x12, "link", UInt(0), True, None, None, source)
+        assert b"amqp:decode-error" in await heard(stage, GREETING + OPEN + BEGIN + attach + frame(0x18))
+
+    on_stage(tmp_path, play)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("credit", [2**31, 2**32 - 1])
+def test_as_much_credit_as_the_protocol_allows(tmp_path: Path, credit: int) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await stage.connect()
+        await (await connection.open_sender("orders")).send(data_message(b"one"))
+        receiver = await connection.open_receiver("orders", credit=0)
+        assert connection.protocol._socket is not None
+        handle = 3  # after two links to $cbs and the sender
+        flow = frame(0x13, UInt(0), UInt(1000), UInt(2), UInt(1000), UInt(handle), UInt(0), UInt(credit))
+        connection.protocol._socket.write(flow)
+        assert len(await receiver.receive(1)) == 1
+        connection.abort()
 
     on_stage(tmp_path, play)
 
