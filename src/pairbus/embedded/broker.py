@@ -10,7 +10,6 @@ import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
@@ -77,12 +76,17 @@ class Broker:
             self._idle_alarm.cancel()
         await self._commits.close()
         try:
-            if not self._commits.failing:
+            if self.is_committing:
                 self._store.write_access_times(self.namespace.registry.access_times())
         except sqlite3.Error as error:
             log.warning("cannot write the times of last access: %s", error)
         finally:
             self._store.close()
+
+    @property
+    def is_committing(self) -> bool:
+        """False while the disk refuses what the namespace writes."""
+        return not self._commits.failing
 
     # -- sending
 
@@ -107,7 +111,7 @@ class Broker:
         )
 
     def _incoming(self, raws: Sequence[bytes]) -> list[IncomingMessage]:
-        if self._commits.failing:
+        if not self.is_committing:
             raise StoreFailedError("The namespace cannot write to its disk. Try again later.")
         try:
             return [self._with_id(IncomingMessage.from_raw(raw)) for raw in raws]
@@ -432,7 +436,16 @@ class Broker:
             # Many changes in one turn of the loop need only one scan of all entities.
             self._idle_watch_due = True
             asyncio.get_running_loop().call_soon(self._watch_idle)
-        self._commits.after(lambda: None if written.done() else written.set_result(None))
+
+        def answer() -> None:
+            if written.done():
+                return
+            if self._commits.refusal is None:
+                written.set_result(None)
+            else:
+                written.set_exception(self._commits.refusal)
+
+        self._commits.after(answer)
         await written
 
     # -- deleting idle entities
@@ -478,9 +491,9 @@ class Broker:
             return
         self._answer_after_commit(done, result)
 
-    def _answer_after_commit(self, done: Callable[[T], None], value: T) -> None:
+    def _answer_after_commit(self, done: Callable[[T | BrokerError], None], value: T) -> None:
         self._dispatcher.finish_operation()
-        self._commits.after(partial(done, value))
+        self._commits.after(lambda: done(value if self._commits.refusal is None else self._commits.refusal))
 
 
 def _subscription_description(entity: SubscriptionEntity) -> SubscriptionDescription:

@@ -8,28 +8,41 @@ made before it are on disk; with nothing to write it runs at once. While one gro
 up, so a busy server syncs once for many sends. Effects run in order, also those that other effects add.
 
 When the disk refuses a group, the group is kept and retried every second. Until then nothing is acknowledged, and
-`failing` is set so that new work can be refused instead of piling up.
+`failing` is set so that new work can be refused instead of piling up. A group with a row that SQLite can never store
+(text that is not Unicode, say) is not retried: its other rows are written, and everything in it is answered with an
+error, because nobody knows whose row it was. Values are checked where they arrive, so this should not happen.
 """
 
 import asyncio
 import logging
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from pairbus.embedded.entities.descriptions import authorization_rules_from_json
 from pairbus.embedded.entities.entity import EntityTimes
 from pairbus.embedded.entities.message import Changes, QueueEntry, State
 from pairbus.embedded.entities.namespace import NamespaceState
 from pairbus.embedded.entities.paths import QUEUE_IDS_PER_ENTITY, SubQueue, queue_id_of
+from pairbus.embedded.errors import StoreFailedError
 
 FILE_NAME = "namespace.db"
 DEFAULT_CACHE_BYTES = 32 * 1024 * 1024
 RETRY_SECONDS = 1.0
+UNSTORABLE = (
+    UnicodeError,
+    OverflowError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.DataError,
+    sqlite3.ProgrammingError,
+)
+"""Errors about a value. They come back however often the same row is written."""
 
 log = logging.getLogger(__name__)
 
@@ -182,12 +195,12 @@ class Store:
 
     # -- writing, in the writer thread
 
-    def commit(self, changes: Changes) -> None:
+    def commit(self, changes: Changes, *, skip_unstorable: bool = False) -> None:
         """Write one group in one transaction; it is on disk when this returns."""
         writer = self._writer
         writer.execute("BEGIN IMMEDIATE")
         try:
-            self._write(writer, changes)
+            self._write(self._write_storable if skip_unstorable else writer.executemany, changes)
             writer.execute("COMMIT")
         except BaseException:
             # After some failures, such as a full disk, SQLite has already rolled back.
@@ -195,23 +208,29 @@ class Store:
                 writer.execute("ROLLBACK")
             raise
 
-    def _write(self, writer: sqlite3.Connection, changes: Changes) -> None:
-        many = writer.executemany
+    def _write_storable(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        for row in rows:
+            try:
+                self._writer.execute(statement, row)
+            except UNSTORABLE as error:
+                log.error("skipped a row that cannot be stored (%s): %s", statement, error)
+
+    def _write(self, many: Callable[[str, Iterable[tuple[Any, ...]]], object], changes: Changes) -> None:
         for row in changes.entities:
             if isinstance(row, int):
-                writer.execute("DELETE FROM entity WHERE id = ?", (row,))
+                many("DELETE FROM entity WHERE id = ?", [(row,)])
             else:
-                writer.execute(
+                many(
                     "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
                     "description = excluded.description, updated_ms = excluded.updated_ms, "
                     "accessed_ms = excluded.accessed_ms",
-                    row,
+                    [row],
                 )
         # Rows of stateless sessions would pile up for as long as the queue lives.
         stateful = [(*key, *value) for key, value in changes.sessions.items() if value[0] is not None]
         stateless = [key for key, value in changes.sessions.items() if value[0] is None]
         payload_drops = [(payload_id,) for payload_id in changes.payload_drops]
-        for statement, rows in (
+        statements: tuple[tuple[str, Collection[tuple[Any, ...]]], ...] = (
             ("INSERT INTO payload VALUES (?, ?)", changes.payloads),
             ("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", changes.entries),
             ("INSERT OR REPLACE INTO sequence VALUES (?, ?)", changes.sequences.items()),
@@ -222,7 +241,8 @@ class Store:
             ("INSERT OR REPLACE INTO setting VALUES (?, ?)", changes.settings.items()),
             ("DELETE FROM entry WHERE queue_id = ? AND sequence_number = ?", changes.entry_drops),
             ("DELETE FROM payload WHERE id = ?", payload_drops),
-        ):
+        )
+        for statement, rows in statements:
             if rows:
                 many(statement, rows)
         deleted = [row for row in changes.entities if isinstance(row, int)]
@@ -256,9 +276,11 @@ class GroupCommit:
         self._retry: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
         self.failing = False
+        self.refusal: StoreFailedError | None = None
+        """Set while the effects of a group run of which a row could not be stored."""
 
     def after(self, effect: Effect) -> None:
-        """Run the effect once everything decided so far is on disk."""
+        """Run the effect once everything decided so far is on disk, or is known to be impossible to store."""
         if self._group is None and not self._effects and not self._running and not self._namespace.has_changes:
             self._run([effect])
             return
@@ -285,13 +307,17 @@ class GroupCommit:
     def _write(self) -> None:
         self._retry = None
         if self._group is not None:
-            future = self._writer.submit(self._store.commit, self._group[0])
+            future = self._writer.submit(self._store.commit, self._group[0], skip_unstorable=self.refusal is not None)
             future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._written, done))
 
     def _written(self, done: "Future[None]") -> None:
         assert self._group is not None
         changes, effects = self._group
         error = done.exception()
+        if isinstance(error, UNSTORABLE) and self.refusal is None:
+            self.refusal = StoreFailedError(f"The namespace cannot store this, or what arrived with it: {error}.")
+            self._write()
+            return
         if error is not None:
             # Keep the group whatever the error is: without it its senders would wait forever.
             if not self.failing:
@@ -308,6 +334,7 @@ class GroupCommit:
         self._store.cache.mark_written(payload_id for payload_id, _ in changes.payloads)
         self._store.cache.discard(changes.payload_drops)
         self._run(effects)
+        self.refusal = None
         if self._effects or self._namespace.has_changes:
             self._flush()
 

@@ -4,11 +4,14 @@ import contextlib
 import http.client
 import json
 import socket
+import sqlite3
 import ssl
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -307,6 +310,35 @@ def test_health_is_open_over_http_and_https(namespace: EmbeddedNamespace) -> Non
         connection.request("GET", "/$pairbus/health")
         assert connection.getresponse().status == 200
         connection.close()
+
+
+def test_health_says_that_the_disk_refuses(tmp_path: Path) -> None:
+    with EmbeddedNamespace("contoso", data=tmp_path) as running, running.admin() as admin:
+        admin.create_queue("q")
+        with contextlib.closing(sqlite3.connect(tmp_path / "namespace.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # longer than the writer waits for the lock
+            creating = threading.Thread(target=admin.create_queue, args=("another",))
+            creating.start()
+            deadline = time.monotonic() + 30
+            while (answer := ask(running, "GET", "/$pairbus/health", authorization=None)).status == 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert (answer.status, answer.json) == (503, {"status": "failing", "name": "contoso"})
+            other.execute("ROLLBACK")
+        creating.join()
+        assert ask(running, "GET", "/$pairbus/health", authorization=None).status == 200
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/9.9\r\n\r\n", b"GET * HTTP/1.1\r\n\r\n", b"PUT /q HTTP/1.1\r\nContent-Length: -5\r\n\r\n"]
+)
+def test_malformed_http_is_answered_without_a_traceback(
+    namespace: EmbeddedNamespace, caplog: pytest.LogCaptureFixture, said: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", namespace.port), timeout=30) as connection:
+        connection.sendall(said)
+        assert connection.recv(12) == b"HTTP/1.0 400"
+    assert not caplog.records
 
 
 def test_an_untrusted_certificate_is_the_clients_to_refuse(namespace: EmbeddedNamespace) -> None:

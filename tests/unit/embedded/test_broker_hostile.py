@@ -11,11 +11,23 @@ import pytest
 from tests.support.broker_stage import Inbox, answered, raw, run, send, settle
 
 from pairbus.amqp.codec import encode
-from pairbus.amqp.types import Symbol, ULong
+from pairbus.amqp.types import Char, Symbol, ULong
 from pairbus.embedded.broker import Broker, MessageDelivery, ReceiveMode
-from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.embedded.entities.descriptions import (
+    CorrelationFilter,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from pairbus.embedded.entities.message import AbandonMessage, CompleteMessage, DeadLetterMessage
-from pairbus.embedded.errors import BrokerError, InvalidError, MessageLockLostError, NotAllowedError
+from pairbus.embedded.errors import (
+    BrokerError,
+    InvalidError,
+    MessageLockLostError,
+    NotAllowedError,
+    StoreFailedError,
+)
 from pairbus.embedded.store import Store
 from pairbus.testing import ManualClock
 
@@ -81,16 +93,55 @@ def test_a_receiver_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
-def test_what_the_disk_cannot_even_take_in_is_reported_and_refused(
+def test_a_row_that_can_never_be_stored_is_reported_and_refused_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        creating = asyncio.create_task(broker.create_queue(QueueDescription("q", user_metadata="\ud800")))
-        async with asyncio.timeout(10):
-            while not broker._commits.failing:
-                await asyncio.sleep(0)
-        creating.cancel()
-        assert "cannot write" in caplog.text
+        await broker.create_queue(QueueDescription("q"))
+        broker.namespace.registry._changes().settings["a\ud800"] = "half a character"
+        with pytest.raises(StoreFailedError, match="surrogates"):
+            await send(broker, "q", raw("neighbour"))
+        assert broker.is_committing
+        assert "cannot be stored" in caplog.text
+        broker.namespace.registry._changes().settings["b"] = "\ud800"
+        with pytest.raises(StoreFailedError, match="surrogates"):
+            await broker.create_queue(QueueDescription("another"))
+        await send(broker, "q", raw("good"))
+        await send(broker, "another", raw("good"))
+
+    run(test, tmp_path)
+
+    async def restarted(broker: Broker, clock: ManualClock) -> None:
+        assert Inbox(broker, "q").ids == ["neighbour", "good"]
+        assert Inbox(broker, "another").ids == ["good"]
+
+    run(restarted, tmp_path)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+def test_a_number_that_sqlite_cannot_store_is_refused_too(tmp_path: Path, number: int) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_queue(QueueDescription("q"))
+        broker.namespace.registry._changes().sequences[number] = 1
+        with pytest.raises(StoreFailedError):
+            await send(broker, "q", raw("neighbour"))
+        await send(broker, "q", raw("good"))
+
+    run(test, tmp_path)
+
+
+def test_half_a_surrogate_pair_is_refused_where_it_arrives(tmp_path: Path) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_topic(TopicDescription("t"))
+        await broker.create_subscription(SubscriptionDescription("t", "s"))
+        session = encode([None] * 10 + [Char("a")]).replace(b"\x73\x00\x00\x00a", b"\x73\x00\x00\xd8\x00")
+        with pytest.raises(InvalidError, match="not a character"):
+            await send(broker, "t", b"\x00\x53\x73" + session + b"\x00\x53\x75\xa0\x00")
+        with pytest.raises(InvalidError, match="surrogate"):
+            await broker.create_rule("t", "s", RuleDescription("r", CorrelationFilter(label="\ud800")))
+        with pytest.raises(InvalidError, match="surrogate"):
+            await broker.create_queue(QueueDescription("q", user_metadata="\ud800"))
+        await send(broker, "t", raw("good"))
 
     run(test, tmp_path)
 

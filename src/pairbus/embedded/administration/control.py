@@ -2,7 +2,7 @@
 
 | route | method | |
 |---|---|---|
-| `health` | GET | open to all: `{"status": "ok", "name": …}` |
+| `health` | GET | open to all: `{"status": "ok", "name": …}`, or 503 and `failing` while the disk refuses writes |
 | `faults` | GET, PUT, DELETE | list; set `{"mode": …, "entity": …, "for_ms": …}`; clear those of `?entity=` or all |
 | `authorization-rules` | GET | names and rights, never keys |
 | `authorization-rules/{name}` | PUT, DELETE | set `{"rights": […], "primary_key": …}`, or remove |
@@ -57,7 +57,8 @@ class Control:
         _, _, route = target.path.partition("/")
         try:
             if (request.method, route.lower()) == ("GET", "health"):
-                return web.json_response({"status": "ok", "name": self._name})
+                status = "ok" if self._broker.is_committing else "failing"
+                return web.json_response({"status": status, "name": self._name}, status=200 if status == "ok" else 503)
             self._require_manage(request, target)
             return web.json_response(await self._run(request.method, route, query, body))
         except BrokerError as error:

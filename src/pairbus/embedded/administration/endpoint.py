@@ -19,6 +19,7 @@ from email.utils import formatdate
 from urllib.parse import parse_qsl
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pairbus.embedded import websocket
 from pairbus.embedded.administration.atom import RequestContext
@@ -45,6 +46,9 @@ OLDEST_API_VERSION = "2017-04"
 
 _API_VERSION = re.compile(r"\d{4}-\d{2}", re.ASCII)
 _log = logging.getLogger(__name__)
+_http_log = logging.getLogger(f"{__name__}.http")
+# A malformed request is the client's problem, and answered with 400: it needs no traceback in the server's log.
+_http_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 
 def error_body(status: int, description: str, now_ms: int) -> bytes:
@@ -130,7 +134,9 @@ class AdministrationEndpoint:
         self._name = name
         self._amqp = amqp
         # Compressed bodies are refused: no client sends them, and they hide their size.
-        self._server = web.Server(self._answer, access_log=None, auto_decompress=False, handler_cancellation=True)
+        self._server = web.Server(
+            self._answer, access_log=None, logger=_http_log, auto_decompress=False, handler_cancellation=True
+        )
 
     def protocol(self) -> asyncio.Protocol:
         """The protocol of a new connection."""

@@ -207,6 +207,7 @@ class RuleDescription:
                 _validate_correlation(correlation)
         if self.action is not None:
             _validate_expression("SqlRuleAction", self.action.expression, self.action.parameters)
+        _validate_text(self)
 
 
 DEFAULT_RULE = RuleDescription(DEFAULT_RULE_NAME)
@@ -363,6 +364,16 @@ def _validate_range(entity: EntityDescription, field_name: str, lowest_ms: int, 
         )
 
 
+def _validate_text(description: "EntityDescription | RuleDescription") -> None:
+    """Refuse text that cannot be stored."""
+    try:
+        to_json(description).encode()
+    except UnicodeEncodeError:
+        raise InvalidError(
+            f"The description of '{description.name}' contains half of a surrogate pair, which is not a character."
+        ) from None
+
+
 def _validate_lifetime(entity: EntityDescription) -> None:
     """Check the settings that all entities share."""
     _validate_range(entity, "default_message_time_to_live_ms", SECOND_MS, FOREVER_MS)
@@ -373,6 +384,7 @@ def _validate_lifetime(entity: EntityDescription) -> None:
         raise InvalidError(
             f"UserMetadata has {len(entity.user_metadata)} characters. At most {MAX_USER_METADATA_LENGTH} are allowed."
         )
+    _validate_text(entity)
 
 
 def _validate_publishing(entity: QueueDescription | TopicDescription) -> None:
