@@ -3,6 +3,9 @@
 `GET /$servicebus/websocket` with the subprotocol `AMQPWSB10` opens the socket. Its binary frames carry the bytes of an
 AMQP connection, split anywhere. The AMQP protocol object sees an ordinary transport.
 
+A browser sends the origin of the page that opens a socket. An origin other than this host is refused, so that a page of
+somebody else cannot reach the namespace of a developer who visits it. SDKs send no origin, or this host as the origin.
+
 Limits: a frame has at most `MAX_FRAME_BYTES`. Above `HIGH_WATER_BYTES` of unsent bytes, or the protocol's own limit,
 the protocol is asked to pause writing, as with TCP.
 """
@@ -25,6 +28,9 @@ async def carry_amqp(request: web.BaseRequest, amqp: Callable[[], asyncio.Protoc
     socket = web.WebSocketResponse(protocols=(SUB_PROTOCOL,), max_msg_size=MAX_FRAME_BYTES, compress=False)
     if not socket.can_prepare(request).ok:
         return web.Response(status=400, text=f"{PATH} expects a WebSocket upgrade with the subprotocol {SUB_PROTOCOL}.")
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower():
+        return web.Response(status=403, text="A page of another origin must not open this socket. Use an SDK.")
     await socket.prepare(request)
     protocol = amqp()
     transport = WebSocketTransport(socket, protocol, request.transport)

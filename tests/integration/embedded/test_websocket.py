@@ -109,3 +109,29 @@ def test_a_plain_request_is_refused_in_one_sentence(headers: dict[str, str]) -> 
         assert not echoes
 
     with_server(scenario)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://{host}", 101),
+        ("https://{host}", 101),
+        ("http://attacker.example", 403),
+        ("http://localhost", 403),
+        ("http://{host}.attacker.example", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_a_page_of_another_origin_opens_no_socket(origin: str, status: int) -> None:
+    async def scenario(session: aiohttp.ClientSession, url: str, echoes: list[Echo]) -> None:
+        sent = origin.format(host=url.split("/")[2])
+        try:
+            async with session.ws_connect(url, protocols=[SUB_PROTOCOL], origin=sent):
+                answered = 101
+        except aiohttp.WSServerHandshakeError as refused:
+            answered = refused.status
+        assert answered == status
+        assert len(echoes) == (status == 101)
+
+    with_server(scenario)
