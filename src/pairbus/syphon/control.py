@@ -99,14 +99,17 @@ def ask(path: Path, command: str) -> dict[str, Any]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket of a dead syphon; raise if a running one answers."""
-    if path.exists():
-        try:
-            ask(path, "state")
-        except ControlSocketError:
-            path.unlink()
-        else:
-            raise ControlSocketError(f"Another syphon answers on {path}. Give each syphon its own control socket.")
+    """Remove the socket of a dead syphon. Raise if a running one answers, or if the file is not a socket."""
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise ControlSocketError(f"{path} exists and is not a socket. Choose another path for the control socket.")
+    try:
+        ask(path, "state")
+    except ControlSocketError:
+        path.unlink()
+    else:
+        raise ControlSocketError(f"Another syphon answers on {path}. Give each syphon its own control socket.")
 
 
 def publish(syphon: Syphon, folder: Path | str | None, primary: str, secondary: str) -> PublishedSyphon | None:
