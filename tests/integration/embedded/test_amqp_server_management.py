@@ -206,6 +206,10 @@ def test_rules_are_added_listed_and_removed(tmp_path: Path) -> None:
     connected(tmp_path, play)
 
 
+def rule_for(value: object) -> dict[str, Any]:
+    return {"rule-name": "r", "rule-description": {"correlation-filter": {"properties": {"p": value}}}}
+
+
 @pytest.mark.parametrize(
     ("entity", "operation", "body"),
     [
@@ -222,6 +226,8 @@ def test_rules_are_added_listed_and_removed(tmp_path: Path) -> None:
         ("orders", "add-rule", {"rule-name": "r", "rule-description": {}}),
         ("events/Subscriptions/all", "add-rule", {"rule-name": "r", "rule-description": 5}),
         ("events/Subscriptions/all", "add-rule", {"rule-name": "r", "rule-description": {"sql-filter": {}}}),
+        ("events/Subscriptions/all", "add-rule", rule_for(Timestamp(2**63 - 1))),
+        ("events/Subscriptions/all", "add-rule", rule_for(Timestamp(-(2**63)))),
     ],
 )
 def test_bad_requests_are_refused_with_a_sentence(

@@ -342,7 +342,10 @@ def _read_correlation(fields: dict[str, Any]) -> CorrelationFilter:
 
 def _property(name: str, value: Any) -> PropertyValue:
     if isinstance(value, Timestamp):
-        return datetime.fromtimestamp(value / 1000, UTC)
+        try:
+            return datetime.fromtimestamp(value / 1000, UTC)
+        except (ValueError, OverflowError, OSError):
+            raise InvalidError(f"Property '{name[:64]}' is a time outside of the years 1 to 9999.") from None
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)  # the plain type, not our AMQP subclass

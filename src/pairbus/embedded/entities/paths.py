@@ -77,12 +77,13 @@ def validate_entity_name(name: str) -> None:
         raise InvalidError(
             f"The entity name '{name[:64]}' has {len(name)} characters. 1 to {MAX_ENTITY_NAME_LENGTH} are allowed."
         )
-    if _ENTITY_NAME.fullmatch(name) is None or "//" in name:
+    segments = name.lower().split("/")
+    if _ENTITY_NAME.fullmatch(name) is None or not {"", ".", ".."}.isdisjoint(segments):
         raise InvalidError(
-            f"The entity name '{name}' is not allowed. Use letters, digits and . - _ ~ / (not two slashes in a row),"
-            " and begin and end with a letter or digit."
+            f"The entity name '{name}' is not allowed. Use letters, digits and . - _ ~ / (no empty segment, and no"
+            " segment . or ..), and begin and end with a letter or digit."
         )
-    if "subscriptions" in name.lower().split("/")[1:]:
+    if "subscriptions" in segments[1:]:
         raise InvalidError(f"The entity name '{name}' is not allowed: the segment 'Subscriptions' is reserved.")
 
 
