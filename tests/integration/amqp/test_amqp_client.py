@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
+from pairbus.amqp.engine import Engine
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.embedded.faults import Fault
 
@@ -134,3 +137,37 @@ def test_errors_say_what_they_are() -> None:
     error = LinkLostError(AmqpError("amqp:not-found", "There is no such queue."))
     assert error.condition == "amqp:not-found"
     assert str(error) == "amqp:not-found: There is no such queue."
+
+
+@pytest.mark.parametrize("answer", ["refused", "silence", "no TLS", "hangs up"])
+def test_a_failed_attempt_to_connect_frees_its_engine(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    engines: list[Engine] = []
+
+    def make_engine(**options: Any) -> Engine:
+        engines.append(Engine(**options))
+        return engines[-1]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if answer == "silence":
+            await reader.read()
+        elif answer == "no TLS":
+            writer.write(b"this is not TLS")
+        writer.close()
+
+    async def play() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        if answer == "refused":
+            server.close()
+        tls = ssl.create_default_context() if answer in ("no TLS", "silence") else None
+        with pytest.raises((OSError, TimeoutError, LinkLostError)):
+            await ClientConnection.open("127.0.0.1", port, tls=tls, timeout=0.3)
+        server.close()
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr("pairbus.amqp.client.Engine", make_engine)
+    asyncio.run(play())
+    (engine,) = engines
+    assert engine.lost
+    assert not hasattr(engine, "_transport")

@@ -14,7 +14,7 @@ from tests.support.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_messag
 from pairbus.amqp.client import ClientConnection, Received, Reply
 from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.message import Sections, read_facts
-from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt
+from pairbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, ULong
 
 LATER_MS = 600_000
 
@@ -186,7 +186,9 @@ def test_rules_are_added_listed_and_removed(tmp_path: Path) -> None:
         }
         correlation = {
             "rule-name": "correlation",
-            "rule-description": {"correlation-filter": {"label": "urgent", "properties": {"size": 3}}},
+            "rule-description": {
+                "correlation-filter": {"label": "urgent", "properties": {"size": 3, "large": ULong(2**64 - 1)}}
+            },
         }
         good(await connection.manage(entity, "add-rule", sql))
         good(await connection.manage(entity, "add-rule", correlation))
@@ -198,7 +200,7 @@ def test_rules_are_added_listed_and_removed(tmp_path: Path) -> None:
         assert found["sql"][1] == Described(0x13700000006, ["SET seen = 1", 20])
         assert found["$Default"][0].descriptor == 0x1370000007
         assert found["correlation"][0].value[4] == "urgent"
-        assert found["correlation"][0].value[8] == {"size": 3}
+        assert found["correlation"][0].value[8] == {"size": 3, "large": 2**64 - 1}
         good(await connection.manage(entity, "remove-rule", {"rule-name": "sql"}))
         missing = await connection.manage(entity, "remove-rule", {"rule-name": "sql"})
         assert missing.status == 404

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import (
     ConnectionLost,
     ConnectionOpened,
@@ -23,6 +24,7 @@ from pairbus.amqp.engine import (
 )
 from pairbus.amqp.links import Link
 from pairbus.amqp.outcomes import Accepted, AmqpError, LinkLostError, Rejected
+from pairbus.amqp.types import Described, UInt, ULong
 
 
 class Pair:
@@ -156,6 +158,37 @@ def test_a_connection_that_is_not_opened_in_time_is_aborted() -> None:
     (lost,) = pair.server.connection_lost()
     assert isinstance(lost, ConnectionLost)
     assert lost.error.condition == "amqp:resource-limit-exceeded"
+
+
+def test_too_many_unfinished_messages_end_the_connection_and_nothing_more_is_kept() -> None:
+    def unfinished(handle: int) -> bytes:
+        fields = [UInt(handle), UInt(handle), b"tag", UInt(0), False, True]
+        body = encode(Described(ULong(0x14), fields)) + b"x" * 15_000
+        return (len(body) + 8).to_bytes(4) + b"\x02\x00\x00\x00" + body
+
+    pair = Pair(max_unfinished=50_000, max_message=20_000)
+    pair.pump()
+    session = pair.client.new_session()
+    for number in range(4):
+        pair.client.new_link(session, f"link {number}", sender=True).open(source="orders", target="orders")
+    pair.pump()
+    for event in pair.server_events:
+        if isinstance(event, LinkOpened):
+            event.link.accept()
+            event.link.grant(10)
+    pair.pump()
+    for handle in range(4):
+        assert not pair.server.finished
+        assert list(pair.server.receive_data(unfinished(handle), pair.now)) == []
+    assert pair.server.unfinished_bytes == 60_000
+    assert b"60000 bytes of unfinished messages are too many" in pair.server.data_to_send()
+    for _ in range(1_000):
+        assert list(pair.server.receive_data(unfinished(3), pair.now)) == []
+    assert pair.server.unfinished_bytes == 60_000
+    list(pair.server.handle_timeout(pair.now + 5.0))
+    assert is_cut(pair.server)
+    pair.server.connection_lost()
+    assert pair.server.unfinished_bytes == 0
 
 
 def test_heartbeats_keep_an_idle_connection_and_silence_ends_it() -> None:

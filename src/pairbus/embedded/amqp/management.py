@@ -129,6 +129,11 @@ class RequestLink(LinkEnd, ABC):
         delivery.settle()
         self._handle(request)
 
+    def too_large(self, delivery: IncomingDelivery, size: int) -> None:
+        self._link.grant(1)
+        error = AmqpError("amqp:link:message-size-exceeded", f"The request has {size} bytes. Send a smaller one.")
+        delivery.settle(Rejected(error))
+
     @abstractmethod
     def _handle(self, request: ManagementRequest) -> None: ...
 
@@ -170,11 +175,6 @@ class ManagementLink(RequestLink):
         fault = self._connection.faults.fault_of(self.path)
         if fault is None or not self._apply_fault(fault, request):
             self._execute(request)
-
-    def too_large(self, delivery: IncomingDelivery, size: int) -> None:
-        self._link.grant(1)
-        error = AmqpError("amqp:link:message-size-exceeded", f"The request has {size} bytes. Send a smaller one.")
-        delivery.settle(Rejected(error))
 
     def _execute(self, request: ManagementRequest) -> None:
         call = ManagementCall(

@@ -376,6 +376,8 @@ def _filter_value(rule_filter: RuleFilter) -> Described:
 def _property_value(value: PropertyValue) -> Any:
     if isinstance(value, datetime):
         return Timestamp(int(value.replace(tzinfo=value.tzinfo or UTC).timestamp() * 1000))
+    if isinstance(value, int) and value > 2**63 - 1:
+        return ULong(value)
     if isinstance(value, str | bool | int | float):
         return value
     return Described(Symbol("com.microsoft:timespan"), int(value.total_seconds() * 10_000_000))
