@@ -397,8 +397,11 @@ class Engine:
 
     def _on_incoming(self, link: Link, impl: Any) -> Event | None:
         if lib.pn_delivery_aborted(impl):
-            link.drop_partial()
-            lib.pn_delivery_settle(impl)
+            if lib.pn_link_current(link.impl) == impl:  # the first of its events
+                link.drop_partial()
+                if link.formats:
+                    link.formats.popleft()
+                lib.pn_delivery_settle(impl)
             return None
         pending = lib.pn_delivery_pending(impl)
         raw = link.read(pending) if pending else b""

@@ -183,7 +183,7 @@ class Link:
         self.outgoing: dict[Any, OutgoingDelivery] = {}
         self.proposed: dict[Any, IncomingDelivery] = {}
         self.partial_size = 0
-        self._partial: list[bytes] | None = []
+        self._partial: bytearray | None = bytearray()
 
     def __repr__(self) -> str:
         return f"<Link {self.name} {'sender' if self.is_sender else 'receiver'} {'open' if self.alive else 'gone'}>"
@@ -322,24 +322,24 @@ class Link:
         if self.partial_size > limit:
             self._discount_partial()
             self._partial = None
-        elif self._partial is not None and raw:
-            self._partial.append(raw)
+        elif self._partial is not None:
+            self._partial += raw
             self.engine.unfinished_bytes += len(raw)
 
     def take_partial(self, last: bytes) -> bytes | None:
         """The whole message, or None if it was too large to keep."""
-        parts = self._partial
+        partial = self._partial
         self.drop_partial()
-        return b"".join((*parts, last)) if parts is not None else None
+        return bytes(partial + last) if partial is not None else None
 
     def drop_partial(self) -> None:
         self._discount_partial()
-        self._partial = []
+        self._partial = bytearray()
         self.partial_size = 0
 
     def _discount_partial(self) -> None:
         if self._partial:
-            self.engine.unfinished_bytes -= sum(map(len, self._partial))
+            self.engine.unfinished_bytes -= len(self._partial)
 
     # --- sending ------------------------------------------------------------------------------------------
 

@@ -115,19 +115,16 @@ class Sections(NamedTuple):
 
 def in_standard_order(raw: bytes) -> bytes:
     """The message with its sections sorted. The Python SDK, for example, writes delivery annotations last."""
-    sections: dict[int, bytes] = {}
+    sections: dict[int, list[bytes]] = {}
     pos, previous, end = 0, 0, len(raw)
     while pos < end:
         code, value_at = _section_at(raw, pos)
         after = skip(raw, value_at)
-        if code == previous and code in (DATA, SEQUENCE):
-            sections[code] += raw[pos:after]
-        elif code in sections:
+        if code in sections and (code != previous or code not in (DATA, SEQUENCE)):
             raise AmqpDecodeError(f"the section at byte {pos} occurs twice")
-        else:
-            sections[code] = raw[pos:after]
+        sections.setdefault(code, []).append(raw[pos:after])
         previous, pos = code, after
-    return b"".join(sections[code] for code in sorted(sections))
+    return b"".join(part for code in sorted(sections) for part in sections[code])
 
 
 def _section_at(raw: bytes, pos: int) -> tuple[int, int]:

@@ -81,6 +81,12 @@ class Pair:
         return link, opened.link
 
 
+def transfer(*fields: object, payload: bytes) -> bytes:
+    """A transfer frame on channel 0."""
+    body = encode(Described(ULong(0x14), list(fields))) + payload
+    return (len(body) + 8).to_bytes(4) + b"\x02\x00\x00\x00" + body
+
+
 def is_cut(engine: Engine) -> bool:
     return engine.aborted
 
@@ -162,9 +168,7 @@ def test_a_connection_that_is_not_opened_in_time_is_aborted() -> None:
 
 def test_too_many_unfinished_messages_end_the_connection_and_nothing_more_is_kept() -> None:
     def unfinished(handle: int) -> bytes:
-        fields = [UInt(handle), UInt(handle), b"tag", UInt(0), False, True]
-        body = encode(Described(ULong(0x14), fields)) + b"x" * 15_000
-        return (len(body) + 8).to_bytes(4) + b"\x02\x00\x00\x00" + body
+        return transfer(UInt(handle), UInt(handle), b"tag", UInt(0), False, True, payload=b"x" * 15_000)
 
     pair = Pair(max_unfinished=50_000, max_message=20_000)
     pair.pump()
@@ -189,6 +193,35 @@ def test_too_many_unfinished_messages_end_the_connection_and_nothing_more_is_kep
     assert is_cut(pair.server)
     pair.server.connection_lost()
     assert pair.server.unfinished_bytes == 0
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_aborted_message_leaves_nothing_to_the_next(at_once: bool) -> None:
+    pair = Pair()
+    pair.pump()
+    session = pair.client.new_session()
+    for name in ("aborts", "interleaves"):
+        pair.client.new_link(session, name, sender=True).open(source="orders", target="orders")
+    pair.pump()
+    for opened in pair.server_events:
+        if isinstance(opened, LinkOpened):
+            opened.link.accept()
+            opened.link.grant(10)
+    pair.pump()
+    aborted = [UInt(0), UInt(0), b"one", UInt(0x80013700), False]
+    frames = [
+        transfer(*aborted, True, payload=b"half"),
+        transfer(UInt(1), UInt(1), b"other", UInt(0), False, True, payload=b"half"),
+        transfer(*aborted, False, None, None, None, True, payload=b""),
+        transfer(UInt(0), UInt(2), b"two", UInt(7), False, False, payload=b"whole"),
+        transfer(UInt(0), UInt(3), b"three", UInt(8), False, False, payload=b"whole"),
+    ]
+    events: list[Event] = []
+    for data in [b"".join(frames)] if at_once else frames:
+        events.extend(pair.server.receive_data(data, pair.now))
+    received = [event for event in events if isinstance(event, MessageReceived)]
+    assert [(event.raw, event.message_format) for event in received] == [(b"whole", 7), (b"whole", 8)]
+    assert pair.server.unfinished_bytes == 4
 
 
 def test_heartbeats_keep_an_idle_connection_and_silence_ends_it() -> None:

@@ -1,5 +1,6 @@
 """Messages whose sections come in the wrong order: sorted on arrival, or refused."""
 
+import time
 from itertools import permutations
 
 import pytest
@@ -43,3 +44,10 @@ def test_delivery_annotations_last_as_the_python_sdk_writes_them() -> None:
 def test_a_section_that_comes_twice_or_a_mixed_body_is_refused(raw: bytes) -> None:
     with pytest.raises(AmqpDecodeError):
         IncomingMessage.from_raw(raw)
+
+
+def test_a_body_of_very_many_sections_is_sorted_in_no_time() -> None:
+    raw = b"\x00\x53\x75\xa0\x00" * 200_000
+    began = time.process_time()
+    assert in_standard_order(raw + DELIVERY_ANNOTATIONS) == DELIVERY_ANNOTATIONS + raw
+    assert time.process_time() - began < 3
