@@ -290,9 +290,6 @@ class Broker:
     def discharge(self, txn: bytes, fail: bool, done: Done) -> None:
         self._run(done, lambda: self._transactions.discharge(txn, self.clock.now_ms(), fail=fail))
 
-    def abandon_transaction(self, txn: bytes) -> None:
-        self._transactions.abandon(txn)
-
     # -- administration
 
     def get_queue(self, name: str) -> QueueDescription:

@@ -161,10 +161,6 @@ class RecordingBroker(Broker):
 
         super().discharge(txn, fail, record_and_answer)
 
-    def abandon_transaction(self, txn: bytes) -> None:
-        self._uncommitted.pop(txn, None)
-        super().abandon_transaction(txn)
-
     # -- administration
 
     def _created(self, path: str) -> None:

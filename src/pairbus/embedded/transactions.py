@@ -64,10 +64,6 @@ class Transactions:
         for step in transaction.steps:
             step.apply(now)
 
-    def abandon(self, transaction_id: bytes) -> None:
-        """Drop a transaction whose controller is gone; none of its steps is applied."""
-        self._open.pop(transaction_id, None)
-
     def _get(self, transaction_id: bytes) -> _Transaction:
         transaction = self._open.get(transaction_id)
         if transaction is None:

@@ -3,8 +3,8 @@
 `GET /$servicebus/websocket` with the subprotocol `AMQPWSB10` opens the socket. Its binary frames carry the bytes of an
 AMQP connection, split anywhere. The AMQP protocol object sees an ordinary transport.
 
-A browser sends the origin of the page that opens a socket. An origin other than this host is refused, so that a page of
-somebody else cannot reach the namespace of a developer who visits it. SDKs send no origin, or this host as the origin.
+A browser sends the origin of the page that opens a socket. An origin other than this host is refused, so that no web
+site can reach the local namespace of its visitor. SDKs send no origin, or this host as the origin.
 
 Limits: a frame has at most `MAX_FRAME_BYTES`. Above `HIGH_WATER_BYTES` of unsent bytes, or the protocol's own limit,
 the protocol is asked to pause writing, as with TCP.

@@ -181,7 +181,7 @@ def test_what_was_refused_is_recorded_as_failed(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("ending", "expected"), [("commit", 1), ("roll back", 0), ("abandon", 0)])
+@pytest.mark.parametrize(("ending", "expected"), [("commit", 1), ("roll back", 0)])
 def test_a_transaction_is_recorded_when_it_is_committed(tmp_path: Path, ending: str, expected: int) -> None:
     async def work(broker: RecordingBroker, clock: ManualClock) -> None:
         await send(broker, "q", raw("before"))
@@ -190,10 +190,7 @@ def test_a_transaction_is_recorded_when_it_is_committed(tmp_path: Path, ending: 
         txn = broker.begin_transaction()
         await send(broker, "q", raw("inside"), txn=txn)
         await settle(broker, "q", inbox.got[0], CompleteMessage(), txn=txn)
-        if ending == "abandon":
-            broker.abandon_transaction(txn)
-        else:
-            await answered(lambda done: broker.discharge(txn, ending == "roll back", done))
+        await answered(lambda done: broker.discharge(txn, ending == "roll back", done))
 
     counts = told(recorded(tmp_path, work))
     assert (counts["send", "q", "inside"], counts["complete", "q", "before"]) == (expected, expected)

@@ -5,7 +5,7 @@ transactional work.
 
 Sending
 - A message is answered once, after it is on disk: accepted, or rejected with a full error. The answer is never
-  released or modified: the SDK would wait for ever.
+  released or modified: the SDK would wait forever.
 - Credit is returned with the answer, not on arrival, so a client that respects credit has a bounded number of messages
   in flight. A client that does not is slowed down by not reading from it.
 

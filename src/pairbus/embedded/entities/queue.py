@@ -6,9 +6,8 @@ Theory of operation
 - A message that can be received is in exactly one ready heap: the queue's or its session's. Taking it sets a lock token
   and removes it from the heap; releasing it restores its old place, ahead of younger messages.
 - Time is an argument. Lock ends, expiries and schedules are heaps. Stale items are skipped when they come up, and
-  removed
-  when they outnumber the others. `next_deadline` says when something may be due; `collect_due` ends locks and returns
-  the messages that the namespace must move.
+  removed when they outnumber the others. `next_deadline` says when something may be due; `collect_due` ends locks and
+  returns the messages that the namespace must move.
 - Everything that must survive a restart is written to `changes`. Locks do not survive one.
 """
 
