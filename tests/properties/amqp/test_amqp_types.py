@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 from uuid import UUID
 
@@ -188,11 +189,28 @@ def test_many_arrays_of_items_without_bytes_cost_nothing(code: int) -> None:
     assert len(decode(inner)[0].items) <= len(inner)
 
 
-@pytest.mark.parametrize("key", [UUID(int=7), t.Described(t.ULong(1), 2), [], {}, t.Array(0x98, [])], ids=repr)
-def test_keys_whose_hashes_can_be_made_to_collide_are_refused(key: Any) -> None:
-    pair = encode(key) + encode(1)
-    with pytest.raises(t.AmqpDecodeError, match="has a key that is not"):
-        decode(b"\xc1" + bytes([len(pair) + 1, 2]) + pair)
+def wide_map(keys: list[Any]) -> bytes:
+    content = b"".join(encode(key) + b"\x40" for key in keys)
+    return b"\xd1" + (len(content) + 4).to_bytes(4) + (2 * len(keys)).to_bytes(4) + content
+
+
+def test_keys_made_to_collide_are_refused_at_once() -> None:
+    uuids = [UUID(int=number * (2**61 - 1)) for number in range(1, 20_000)]
+    assert len(set(map(hash, uuids))) == 1
+    for keys in (uuids, [t.Described(t.ULong(1), key) for key in uuids], [*map(str, range(20_000)), *uuids]):
+        began = time.process_time()
+        with pytest.raises(t.AmqpDecodeError, match="same hash"):
+            decode(wide_map(keys))
+        assert time.process_time() - began < 2
+    ordinary: list[Any] = [*range(-500, 500), *map(str, range(500)), *(UUID(int=number) for number in range(500, 1000))]
+    assert list(decode(wide_map(ordinary))[0]) == ordinary
+
+
+@pytest.mark.parametrize("key", [[], {}, t.Array(0x98, [])], ids=repr)
+def test_a_key_that_cannot_be_looked_up_is_refused(key: Any) -> None:
+    for keys in ([key], [key] * 100):
+        with pytest.raises(t.AmqpDecodeError, match="a list or a map"):
+            decode(wide_map(keys))
 
 
 @pytest.mark.parametrize("point", [0xD800, 0xDFFF, 0x110000])

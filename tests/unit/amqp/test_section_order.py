@@ -50,4 +50,4 @@ def test_a_body_of_very_many_sections_is_sorted_in_no_time() -> None:
     raw = b"\x00\x53\x75\xa0\x00" * 200_000
     began = time.process_time()
     assert in_standard_order(raw + DELIVERY_ANNOTATIONS) == DELIVERY_ANNOTATIONS + raw
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 1
