@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 from aiohttp import web
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 
 from pairbus.embedded.websocket import HIGH_WATER_BYTES, PATH, SUB_PROTOCOL, carry_amqp
+from pairbus.testing import EmbeddedNamespace
 
 
 class Echo(asyncio.Protocol):
@@ -135,3 +137,18 @@ def test_a_page_of_another_origin_opens_no_socket(origin: str, status: int) -> N
         assert len(echoes) == (status == 101)
 
     with_server(scenario)
+
+
+def test_the_sdk_sends_this_host_as_its_origin() -> None:
+    with EmbeddedNamespace("contoso") as namespace:
+        with namespace.admin() as admin:
+            admin.create_queue("orders")
+        client = ServiceBusClient.from_connection_string(
+            namespace.connection_string,
+            transport_type=TransportType.AmqpOverWebsocket,
+            custom_endpoint_address=f"https://localhost:{namespace.port}",
+            connection_verify=str(namespace.ca_file),
+            retry_total=0,
+        )
+        with client, client.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("through a web socket"), timeout=20)
