@@ -76,6 +76,21 @@ def test_a_schedule_beyond_the_last_year_is_refused(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+@pytest.mark.parametrize("ttl", [ULong(2**64 - 1), ULong(2**32), -1])
+def test_a_time_to_live_that_is_not_a_uint_is_refused(tmp_path: Path, ttl: int) -> None:
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        await broker.create_topic(TopicDescription("t"))
+        await broker.create_subscription(SubscriptionDescription("t", "s"))
+        for at_ms in (None, clock.now_ms() + 1_000):
+            with pytest.raises(InvalidError, match="The time to live is"):
+                await send(broker, "t", b"\x00\x53\x70" + encode([None, None, ttl]) + raw("bad", at_ms=at_ms))
+        await send(broker, "t", raw("good"))
+        clock.advance(2)
+        assert Inbox(broker, "t/Subscriptions/s").ids == ["good"]
+
+    run(test, tmp_path)
+
+
 def test_a_receiver_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("this link is broken")

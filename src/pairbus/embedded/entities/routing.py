@@ -30,6 +30,8 @@ from pairbus.embedded.errors import (
 )
 
 MEGABYTE = 1024 * 1024
+# The largest uint (AMQP 1.0, 3.2.1).
+MAX_TTL_MS = 2**32 - 1
 # The last millisecond of the year 9999, the latest time the service knows.
 LATEST_MS = 253_402_300_799_999
 
@@ -91,6 +93,8 @@ class Router:
                 raise InvalidError(
                     f"The scheduled enqueue time {message.scheduled_ms} is after the year 9999. Choose an earlier time."
                 )
+            if message.ttl_ms is not None and not 0 <= message.ttl_ms <= MAX_TTL_MS:
+                raise InvalidError(f"The time to live is {message.ttl_ms} ms. It must be between 0 and {MAX_TTL_MS}.")
             arriving += message.size
         self._check_quota(entity, arriving)
 
