@@ -78,6 +78,7 @@ class Observatory:
         self._anchors = DepthAnchors()
         self._tail = None if settings.ledger is None else LedgerTail(settings.ledger)
         self._next: asyncio.Event = asyncio.Event()
+        self._looking = asyncio.Lock()
         self.latest = b"{}"
         self.closing = False
 
@@ -92,6 +93,10 @@ class Observatory:
 
     async def look(self) -> dict[str, Any]:
         """Build a new view and hand it to everyone who waits for one."""
+        async with self._looking:  # one at a time: two would count the same lines of the ledger twice
+            return await self._look()
+
+    async def _look(self) -> dict[str, Any]:
         now = time.time()
         sighting = await asyncio.to_thread(look, self.settings.state_folder)
         complete = self._tail is None or await asyncio.to_thread(self._tail.read_on, int(now) // DAY_SECONDS)

@@ -18,7 +18,7 @@ import hmac
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -56,7 +56,7 @@ ASSETS = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 MOST_VIEWERS = 100
-MOST_REQUESTS = 4 * MOST_VIEWERS
+MOST_CONNECTIONS = 4 * MOST_VIEWERS
 MOST_BODY_BYTES = 4096
 ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.1
@@ -74,23 +74,19 @@ class ControlBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     key: str = ""
 
 
-def application(observatory: Observatory) -> web.Application:
+def application(observatory: Observatory, count_connections: Callable[[], int]) -> web.Application:
     """The page and its data, guarded."""
     viewers = 0
-    requests = 0
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        nonlocal requests
+        if count_connections() >= MOST_CONNECTIONS:
+            refusal = _refusal(503, f"{MOST_CONNECTIONS} connections are open already. Close a page.")
+            refusal.force_close()
+            return refusal
         if not names_this_machine(request.headers.get("Host", "")):
             return _refusal(421, "Open this page as localhost or 127.0.0.1.")
-        if requests >= MOST_REQUESTS:
-            return _refusal(503, "Too many requests at once.")
-        requests += 1
-        try:
-            return await handler(request)
-        finally:
-            requests -= 1
+        return await handler(request)
 
     async def state(_: web.Request) -> web.Response:
         return web.Response(body=observatory.latest, content_type="application/json")
@@ -128,11 +124,16 @@ def application(observatory: Observatory) -> web.Application:
         except msgspec.MsgspecError as error:
             return _refusal(400, f"The request is not valid: {error}.")
         try:
-            answers = await send_requests(observatory.settings.state_folder, body)
+            answers = await asyncio.shield(change(body))
         except UnknownTargetError as error:
             return _refusal(404, str(error))
-        await observatory.look()
         return web.json_response({"done": sum(answer["done"] for answer in answers), "answers": answers})
+
+    async def change(body: ControlBody) -> list[dict[str, Any]]:
+        """Runs to its end even if the viewer leaves, so that a request that nobody takes is withdrawn."""
+        answers = await send_requests(observatory.settings.state_folder, body)
+        await observatory.look()
+        return answers
 
     app = web.Application(middlewares=[guard], client_max_size=MOST_BODY_BYTES)
     app.on_response_prepare.append(_add_headers)
@@ -140,7 +141,7 @@ def application(observatory: Observatory) -> web.Application:
     app.add_routes(
         [
             web.get("/api/state", state),
-            web.get("/api/events", events),
+            web.get("/api/events", events, allow_head=False),
             web.post("/api/unlock", unlock),
             web.post("/api/control", control),
         ]
@@ -183,10 +184,9 @@ def refusal_of_change(headers: Mapping[str, str], token: str | None) -> str | No
     """Why a request may not change anything; None if it may. `headers` ignores case."""
     if token is None:
         return "This page is read-only: start it with --allow-control."
-    origin = headers.get("Origin")
-    if origin is not None and origin != f"http://{headers.get('Host')}":
-        return "The request came from another page."
-    if headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+    own_origin = f"http://{headers.get('Host')}"
+    site = headers.get("Sec-Fetch-Site", "same-origin")
+    if headers.get("Origin", own_origin) != own_origin or site not in ("same-origin", "none"):
         return "The request came from another page."
     if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape"), token.encode()):
         return "The control token is missing or wrong."
@@ -269,9 +269,14 @@ async def serving(observatory: Observatory, listener: socket.socket) -> AsyncIte
 
     The task is the server: it ends before the context only if it fails.
     """
+
+    def count_connections() -> int:
+        return 0 if runner.server is None else len(runner.server.connections)
+
     runner = web.AppRunner(
-        application(observatory),
+        application(observatory, count_connections),
         access_log=None,
+        handler_cancellation=True,  # a viewer that leaves ends its stream at once
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
         shutdown_timeout=_SHUTDOWN_SECONDS,
     )
@@ -290,6 +295,7 @@ async def serving(observatory: Observatory, listener: socket.socket) -> AsyncIte
         await observatory.close()
         await asyncio.gather(running, return_exceptions=True)
         await runner.cleanup()
+        listener.close()
 
 
 def listen(port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The page's server refuses bad requests with a reason, and guards every answer."""
+"""The page's server refuses bad requests with a reason, guards every answer, and bounds viewers and connections."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from datetime import date
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from pairbus.costs import shipped_tariffs, tariff_for
+from pairbus.dashboard import server
 from pairbus.dashboard.money import Prices
 from pairbus.dashboard.observatory import DashboardSettings, Observatory
 from pairbus.dashboard.server import HEADERS, MOST_BODY_BYTES, TOKEN_HEADER, listen, serving
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation
 
 TARIFF = tariff_for(shipped_tariffs(), "azure-usd", date(2026, 1, 1))
 TOKEN = {TOKEN_HEADER: "k3y-of-the-page"}
+
+
+def settings_of(folder: Path) -> DashboardSettings:
+    return DashboardSettings(folder, Prices(TARIFF, TARIFF.plan("standard")), token=TOKEN[TOKEN_HEADER])
 
 
 async def in_pieces() -> AsyncIterator[bytes]:
@@ -25,11 +32,10 @@ async def in_pieces() -> AsyncIterator[bytes]:
 
 def test_a_bad_request_is_refused_with_its_reason_and_every_answer_is_guarded(tmp_path: Path) -> None:
     async def answers() -> list[tuple[int, str]]:
-        settings = DashboardSettings(tmp_path, Prices(TARIFF, TARIFF.plan("standard")), token=TOKEN[TOKEN_HEADER])
         with listen(0) as listener:
             control = f"http://127.0.0.1:{listener.getsockname()[1]}/api/control"
             seen = []
-            async with serving(Observatory(settings), listener), aiohttp.ClientSession() as session:
+            async with serving(Observatory(settings_of(tmp_path)), listener), aiohttp.ClientSession() as session:
                 for body in (b"x" * (MOST_BODY_BYTES + 1), in_pieces(), b"{", b'{"action": "dance"}'):
                     async with session.post(control, data=body, headers=TOKEN) as answer:
                         assert answer.headers.items() >= HEADERS.items()
@@ -52,3 +58,71 @@ def test_a_bad_request_is_refused_with_its_reason_and_every_answer_is_guarded(tm
         (403, "The control token is missing or wrong."),
         (403, "The request came from another page."),
     ]
+
+
+def test_beyond_the_limit_of_connections_requests_are_refused_until_one_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
+
+    async def answers() -> list[int]:
+        listener = listen(0)
+        address = listener.getsockname()
+        seen = []
+        async with serving(Observatory(settings_of(tmp_path)), listener), aiohttp.ClientSession() as session:
+            idle = [await asyncio.open_connection(*address) for _ in range(2)]
+            for _ in range(2):
+                async with session.get(f"http://127.0.0.1:{address[1]}/api/state") as answer:
+                    seen.append(answer.status)
+                    if answer.status == 503:
+                        assert (await answer.json())["error"] == "3 connections are open already. Close a page."
+                        assert answer.headers["Connection"] == "close"
+                for _, writer in idle:
+                    writer.close()
+                    await writer.wait_closed()
+                await asyncio.sleep(0.1)
+        assert listener.fileno() == -1
+        return seen
+
+    assert asyncio.run(answers()) == [503, 200]
+
+
+def test_a_viewer_that_leaves_makes_room_at_once_even_while_there_is_no_new_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_VIEWERS", 1)
+
+    async def never(_: Observatory) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Observatory, "watch", never)
+
+    async def answers() -> list[int]:
+        with listen(0) as listener:
+            events = f"http://127.0.0.1:{listener.getsockname()[1]}/api/events"
+            seen = []
+            async with serving(Observatory(settings_of(tmp_path)), listener), aiohttp.ClientSession() as session:
+                async with session.get(events) as first:
+                    await first.content.readline()
+                    async with session.get(events) as second:
+                        seen += [first.status, second.status]
+                await asyncio.sleep(0.1)
+                async with session.get(events) as third:
+                    seen.append(third.status)
+            return seen
+
+    assert asyncio.run(answers()) == [200, 503, 200]
+
+
+def test_two_looks_at_once_count_each_line_of_the_ledger_once(tmp_path: Path) -> None:
+    with LedgerWriter(tmp_path / "ledger") as writer:
+        for _ in range(2000):
+            writer.record(CompletedOperation(Operation.SEND, "contoso", "orders"))
+
+    async def operations() -> set[int]:
+        prices = Prices(TARIFF, TARIFF.plan("standard"))
+        observatory = Observatory(DashboardSettings(tmp_path / "state", prices, tmp_path / "ledger"))
+        views = await asyncio.gather(*(observatory.look() for _ in range(4)))
+        return {row["operations"] for view in views for row in view["costs"]["namespaces"]}
+
+    assert asyncio.run(operations()) == {2000}
