@@ -74,10 +74,9 @@ def parse_tariff(raw: bytes | str, where: str) -> Tariff:
     for field, kind in (("name", str), ("valid_from", date), ("currency", str), ("source", str), ("plans", dict)):
         if not isinstance(data.get(field), kind):
             raise TariffError(f"The tariff {where} needs {field}, a {kind.__name__}; it has {data.get(field)!r}.")
-    if isinstance(begins := data["valid_from"], datetime):  # which is a date, too
+    if isinstance(begins := data["valid_from"], datetime):  # every datetime is also a date
         raise TariffError(
-            f"The tariff {where} has valid_from {begins.isoformat()}, a time; prices hold from a day on, write "
-            f"{begins.date().isoformat()}."
+            f"The tariff {where} has valid_from {begins.isoformat()}, a time. Give a date: {begins.date().isoformat()}."
         )
     plans = {name: _plan(name, body, f"{where}, plan {name}") for name, body in data["plans"].items()}
     if not plans:
@@ -110,7 +109,7 @@ def _steps(body: Any, price: str, where: str) -> tuple[Step, ...]:
         up_to = entry.get("up_to")
         floor = 0 if not steps else steps[-1].up_to
         if floor is None or (up_to is not None and (type(up_to) is not int or up_to <= floor)):
-            raise TariffError(f"The tariff {here} has up_to {up_to!r}; steps must grow, only the last is without.")
+            raise TariffError(f"The tariff {here} has up_to {up_to!r}; it must grow, and only the last step has none.")
         steps.append(Step(up_to, _price(entry[price], f"{here}, {price}")))
     if steps and steps[-1].up_to is not None:
         raise TariffError(f"The tariff {where} ends at {steps[-1].up_to:,}; the last step must have no up_to.")
@@ -130,7 +129,7 @@ def _price(value: Any, where: str) -> Decimal:
 def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
     unknown = sorted(set(table) - names)
     if unknown:
-        raise TariffError(f"The tariff {where} has {unknown[0]!r}; known are {', '.join(sorted(names))}.")
+        raise TariffError(f"The tariff {where} has {unknown[0]!r}; known names: {', '.join(sorted(names))}.")
 
 
 def shipped_tariffs() -> tuple[Tariff, ...]:
@@ -148,7 +147,7 @@ def tariff_for(tariffs: Iterable[Tariff], name: str, day: date) -> Tariff:
     named = sorted((tariff for tariff in tariffs if tariff.name == name), key=lambda tariff: tariff.valid_from)
     if not named:
         known = ", ".join(sorted({tariff.name for tariff in tariffs})) or "none"
-        raise TariffError(f"There is no tariff {name!r}; known are {known}.")
+        raise TariffError(f"There is no tariff {name!r}; known tariffs: {known}.")
     begun = [tariff for tariff in named if tariff.valid_from <= day]
     return begun[-1] if begun else named[0]
 

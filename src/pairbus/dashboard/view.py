@@ -279,12 +279,7 @@ def _entities(
     sent: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("primary", "backlog", "pings"), 0))
     for count in counts:
         if pair_key(count.primary) == this:
-            row = sent[count.target]
-            for flow in rule_for(count.operation, count.outcome, route=count.route, on_backlog=count.on_backlog).flows:
-                if flow in row:
-                    row[flow] += count.operations
-            if count.operation is Operation.PING:
-                row["pings"] += count.operations
+            _add_count(sent[count.target], count)
     entities = []
     for entity_name, seen in sorted(by_name.items()):
         state = worst(report.state for _, report in seen)
@@ -335,12 +330,16 @@ def _today(this: str, counts: Sequence[OperationCount]) -> dict[str, int]:
     sums = dict.fromkeys((*SHOWN_FLOWS, "pings"), 0)
     for count in counts:
         if pair_key(count.primary) == this:
-            for flow in rule_for(count.operation, count.outcome, route=count.route, on_backlog=count.on_backlog).flows:
-                if flow in sums:
-                    sums[flow] += count.operations
-            if count.operation is Operation.PING:
-                sums["pings"] += count.operations
+            _add_count(sums, count)
     return sums
+
+
+def _add_count(sums: dict[str, int], count: OperationCount) -> None:
+    for flow in rule_for(count.operation, count.outcome, route=count.route, on_backlog=count.on_backlog).flows:
+        if flow in sums:
+            sums[flow] += count.operations
+    if count.operation is Operation.PING:
+        sums["pings"] += count.operations
 
 
 def _moved(this: str, processes: Sequence[Process], now: float) -> dict[str, list[int]]:

@@ -29,7 +29,7 @@ import threading
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -84,7 +84,7 @@ class Observers:
     def __init__(self, primary: str, secondary: str, ledger: Path | str | LedgerWriter | None) -> None:
         self.primary = primary
         self.secondary = secondary
-        self.metrics = Metrics.if_installed()
+        self.metrics = shared_metrics()
         self._callbacks: list[TransitionCallback] = []
         self._owns_ledger = isinstance(ledger, Path | str)
         self.ledger = LedgerWriter(ledger) if isinstance(ledger, Path | str) else ledger
@@ -232,10 +232,6 @@ class Metrics:
         self._spooled: dict[str, int] = {}
         (registry or REGISTRY).register(self)
 
-    @staticmethod
-    def if_installed() -> Metrics | None:
-        return _shared_metrics()
-
     def tally(self, entity: str, route: str, outcome: str) -> SendTally:
         """The tally with these labels; a sender may keep it."""
         with self._lock:
@@ -255,7 +251,7 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Called by Prometheus."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
         sent = CounterMetricFamily(
             "pairbus_sent_messages", "Messages of finished sends.", labels=("entity", "route", "outcome")
@@ -279,31 +275,25 @@ class Metrics:
                 duration.add_metric([route], list(zip(bounds, cumulative, strict=True)), seconds[route])
             for key, count in self._transitions.items():
                 transitions.add_metric(key, count)
-            gauges = [
-                ("pairbus_entity_state", "0 healthy, 1 suspect, 2 failed over.", "entity", dict(self._states)),
-                (
-                    "pairbus_backlog_queues_in_rotation",
-                    "Backlog queues that may be used.",
-                    "namespace",
-                    dict(self._rotation),
-                ),
-                (
-                    "pairbus_spooled_messages",
-                    "Messages waiting in the local journal.",
-                    "namespace",
-                    dict(self._spooled),
-                ),
-            ]
+            states, rotation, spooled = dict(self._states), dict(self._rotation), dict(self._spooled)
         yield from (sent, duration, transitions)
-        for name, text, label, values in gauges:
-            gauge = GaugeMetricFamily(name, text, labels=(label,))
-            for value, number in values.items():
-                gauge.add_metric([value], number)
-            yield gauge
+        yield _gauge("pairbus_entity_state", "0 healthy, 1 suspect, 2 failed over.", "entity", states)
+        yield _gauge("pairbus_backlog_queues_in_rotation", "Backlog queues that may be used.", "namespace", rotation)
+        yield _gauge("pairbus_spooled_messages", "Messages waiting in the local journal.", "namespace", spooled)
+
+
+def _gauge(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    gauge = GaugeMetricFamily(name, text, labels=(label,))
+    for value, number in values.items():
+        gauge.add_metric([value], number)
+    return gauge
 
 
 @functools.cache
-def _shared_metrics() -> Metrics | None:
+def shared_metrics() -> Metrics | None:
+    """The metrics of the process; None if `prometheus_client` is not installed."""
     try:
         return Metrics()
     except ImportError:

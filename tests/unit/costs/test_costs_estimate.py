@@ -93,23 +93,23 @@ operations = [{ up_to = 10, price_per_million = "0" }, { price_per_million = "1"
         ('name = "own"', "name = 3", "needs name, a str; it has 3"),
         ("valid_from = 2025-01-01", "", "needs valid_from, a date; it has None"),
         ("valid_from = 2025-01-01", 'valid_from = "soon"', "needs valid_from"),
-        ("up_to = 10", "up_to = -1", "up_to -1; steps must grow"),
-        ("up_to = 10, ", "", "steps must grow"),
+        ("up_to = 10", "up_to = -1", "up_to -1; it must grow"),
+        ("up_to = 10, ", "", "it must grow, and only the last step has none"),
         ("{ price_per_million", "{ up_to = 20, price_per_million", "ends at 20"),
         ('"1"', '"cheap"', "is 'cheap'; give a price as text"),
         ('"1"', '"-1"', "is '-1'; give a price"),
         ('"1"', "0.8", "is 0.8; give a price as text"),
-        ("operations", "operation", "has 'operation'; known are"),
+        ("operations", "operation", "has 'operation'; known names:"),
         ('currency = "EUR"', 'currency = "EUR"\nvat = 20', "has 'vat'"),
         ("[plans.standard]", "[plans]", "must be a table of prices"),
         ("= [", "= [[", "is not TOML"),
         ("= [", f"= {'[' * 5000}", "is not TOML: it is nested too deeply"),
         ("up_to = 10", f"up_to = {'1' * 5000}", "is not TOML: it has a whole number of more than 64 bits"),
-        ("up_to = 10", "up_to = true", "steps must grow"),
+        ("up_to = 10", "up_to = true", "it must grow"),
         (
             "valid_from = 2025-01-01",
             "valid_from = 2025-01-01T00:00:00Z",
-            "has valid_from 2025-01-01T00:00:00+00:00, a time; prices hold from a day on, write 2025-01-01.",
+            "has valid_from 2025-01-01T00:00:00+00:00, a time. Give a date: 2025-01-01.",
         ),
         ('"1"', '"1e999999"', "give a price as text"),
     ],
@@ -131,7 +131,7 @@ def test_a_tariff_holds_from_its_day_on() -> None:
 
 
 def test_an_unknown_tariff_or_plan_names_the_known_ones() -> None:
-    with pytest.raises(TariffError, match="no tariff 'other'; known are azure-cny, azure-usd"):
+    with pytest.raises(TariffError, match="no tariff 'other'; known tariffs: azure-cny, azure-usd"):
         tariff_for(shipped_tariffs(), "other", date(2025, 1, 1))
     with pytest.raises(TariffError, match="no plan 'gold'; it has basic, premium, standard"):
         USD.plan("gold")

@@ -31,7 +31,7 @@ from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime
 from pairbus.pairing._aio.backlog import IN_DOUBT, Backlog, BacklogRoute, SpoolForwarder, ensure_queues
 from pairbus.pairing._aio.entity import NotWantedError, SharedSender, TurnTimeoutError, WatchedEntity
-from pairbus.pairing.observers import Observers, TransitionCallback, diverted_send, is_tracing, publish
+from pairbus.pairing.observers import Observers, TransitionCallback, diverted_send, publish
 from pairbus.pairing.options import (
     OPTION_NAMES,
     BacklogQueues,
@@ -635,9 +635,6 @@ class PairedServiceBusSender(ServiceBusSender):
             entity.learn_limits(self._primary.sender)
         limit = entity.message_limit_bytes if sdk.is_single(outgoing) else entity.batch_limit_bytes
         raws = sdk.encode(outgoing, limit or sdk.LARGEST_MESSAGE_BYTES, self._primary.sender)
-        if not is_tracing():
-            await self._store(raws, deadline, primary_error, None)
-            return
         with diverted_send(self.entity_name, len(raws)) as trace_parent:
             await self._store(raws, deadline, primary_error, trace_parent)
 
