@@ -70,6 +70,14 @@ def pings_under_way(client: Any, queue: str) -> bool:
     return bool(target._entities[queue].machine._ping_in_flight)
 
 
+def test_an_unknown_argument_is_warned_of_at_the_line_of_the_caller(pair: EmbeddedPair, queue: str) -> None:
+    with paired(pair, "sync", primary_name=queue) as client:
+        sender = client.get_queue_sender(queue)
+        with pytest.warns(UserWarning, match="Unsupported keyword args: {'colour': 'red'}") as warned:
+            sender.send_messages(ServiceBusMessage("1"), colour="red")
+    assert [warning.filename for warning in warned] == [__file__]
+
+
 def test_closing_twice_does_nothing_and_a_closed_client_says_so(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     with paired(pair, shell, primary_name=queue) as client:
         sender = client.get_queue_sender(queue)

@@ -437,9 +437,7 @@ class PairedServiceBusSender(ServiceBusSender):
         The primary accepts them or, while the entity is failed over, a backlog queue or the spool does. `timeout`
         limits the whole send in seconds, in both namespaces.
         """
-        if kwargs:
-            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
-        self._check_usable(timeout)
+        self._check_usable(timeout, **kwargs)
         outgoing: Any = sdk.prepare(message)
         if sdk.count_of(outgoing) == 0:
             return
@@ -467,9 +465,7 @@ class PairedServiceBusSender(ServiceBusSender):
         While the entity is failed over, the time travels with the messages through the backlog. The numbers are then
         negative: they are not the primary's, and the messages cannot be cancelled.
         """
-        if kwargs:
-            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
-        self._check_usable(timeout)
+        self._check_usable(timeout, **kwargs)
         outgoing: Any = sdk.prepare(messages)
         if isinstance(outgoing, list) and not outgoing:
             return []
@@ -493,9 +489,7 @@ class PairedServiceBusSender(ServiceBusSender):
         **kwargs: Any,
     ) -> None:
         """Cancel messages scheduled at the primary; raises ScheduledInBacklogError for numbers of the backlog."""
-        if kwargs:
-            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
-        self._check_usable(timeout)
+        self._check_usable(timeout, **kwargs)
         numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
         in_backlog = [number for number in numbers if number < 0]
         if in_backlog:
@@ -697,7 +691,9 @@ class PairedServiceBusSender(ServiceBusSender):
             )
         )
 
-    def _check_usable(self, timeout: float | None = None) -> None:
+    def _check_usable(self, timeout: float | None = None, **unsupported: Any) -> None:
+        if unsupported:
+            warnings.warn(f"Unsupported keyword args: {unsupported}", stacklevel=3)
         self._client.check_usable()
         if self._closed:
             raise ValueError(
