@@ -7,6 +7,9 @@ An operation on a message is billed once for each started 64 KB. Pings, cancella
 once. A settlement belongs to its receive. An operation that the namespace refused is free; one without an answer may
 have happened and is billed. A message that travels through a backlog is therefore billed four operations for each
 64 KB: `divert`, `receive` from the backlog, `restore`, `receive` from the primary.
+
+A send or divert is accepted from the application unless its route is the spool: then the journal accepted it before.
+A record without a route is not from the spool. The audit, the availability and the dashboard share this rule.
 """
 
 from __future__ import annotations

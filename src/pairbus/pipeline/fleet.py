@@ -25,15 +25,16 @@ at a steady rate, as soon as the outage is over.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 import random
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from pairbus.costs import Tariff, Usage, bill, units
 from pairbus.costs.estimate import HOURS_PER_MONTH, IDLE_RECEIVES_PER_HOUR
@@ -42,18 +43,41 @@ from pairbus.failover import Action, EntityMachine, EntityState, Event, EventKin
 from pairbus.toml import TomlError, convert_toml, read_toml
 
 MAX_CHOICES = 10_000
+Scope = Literal["entity", "namespace", "both"]
 
 
 class FleetError(ValueError):
-    """A fleet that cannot be simulated; the text names the file, the key, its value and what was expected."""
+    """The fleet cannot be simulated; the text names the file, the key, its value and what was expected."""
+
+
+def _check_ranges(options: Struct) -> None:
+    """Check the ranges of values that Python code gives: msgspec checks only what it decodes."""
+    for name, limits in _limits(type(options)):
+        value = getattr(options, name)
+        is_enough = value >= limits.ge if limits.gt is None else value > limits.gt
+        if not (is_enough and value <= limits.le):  # true for nan as well
+            least = f"from {limits.ge:,} to" if limits.gt is None else f"above {limits.gt:,}, at most"
+            raise FleetError(f"{name} is {value!r}: expected a number {least} {limits.le:,}.")
+
+
+@functools.cache
+def _limits(kind: type[Struct]) -> list[tuple[str, Any]]:
+    return [
+        (option.name, option.type.__metadata__[0]) for option in fields(kind) if hasattr(option.type, "__metadata__")
+    ]
 
 
 class OutageKind(Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of outage. Outages are independent of each other, and each lasts exponentially long."""
+    """A kind of outage. Outages are independent, and their durations are exponentially distributed."""
 
-    scope: Literal["entity", "namespace", "both"]
+    scope: Scope
     per_30_days: Annotated[float, Meta(ge=0, le=10_000)]
     mean_minutes: Annotated[float, Meta(gt=0, le=1_000_000)]
+
+    def __post_init__(self) -> None:
+        if self.scope not in get_args(Scope):
+            raise FleetError(f"scope is {self.scope!r}: expected one of {', '.join(get_args(Scope))}.")
+        _check_ranges(self)
 
 
 class PairingChoice(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,9 +92,12 @@ class PairingChoice(Struct, frozen=True, forbid_unknown_fields=True):
     syphon_messages_per_second: Annotated[float, Meta(ge=0.001, le=1_000_000_000)] = 2_000.0
     spool: bool = False
 
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
 
 class FleetPlan(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is simulated: `runs` times `days` days for each choice of options."""
+    """The simulation: `runs` times `days` days for each choice of options."""
 
     clients: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     entities: Annotated[int, Meta(ge=1, le=10_000)] = 1
@@ -80,12 +107,15 @@ class FleetPlan(Struct, frozen=True, forbid_unknown_fields=True):
     runs: Annotated[int, Meta(ge=1, le=1_000_000)] = 200
     seed: int = 1
     clients_per_outage: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
-    """Clients that are simulated one by one in each outage; the others behave like them. Clients differ only in the
+    """Clients that are simulated one by one in each outage. The others behave like them: clients differ only in the
     times at which they send."""
     tariff: str = "azure-usd"
     plan: str = "standard"
     outages: tuple[OutageKind, ...] = (OutageKind("namespace", 0.5, 45.0),)
     choices: tuple[PairingChoice, ...] = field(default=(PairingChoice(),), name="pairing")
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
 
 
 def parse_fleet(raw: bytes | str, where: str, *, runs: int | None = None) -> FleetPlan:
@@ -121,12 +151,12 @@ def _combinations(pairing: Any, where: str) -> list[dict[str, Any]]:
 
 
 _STEPS = 200
-"""Points at which the draining of a backlog is followed."""
+"""Equal parts of a backlog whose waiting times are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOutage:
-    """What one entity of one client went through in one outage; times in seconds from the outage's start."""
+    """One outage as one entity of one client saw it. Times are seconds from the start of the outage."""
 
     refused: int
     diverted: int
@@ -137,7 +167,7 @@ class ClientOutage:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One period of one fleet. Money is for 30 days."""
+    """The result of one simulated period. Amounts are for 30 days."""
 
     outages: int
     offered: float
@@ -148,7 +178,7 @@ class RunResult:
     pings: float
     backlog_peak: float
     drain_seconds: float
-    """The longest time from an outage's end to an empty backlog."""
+    """The longest time from the end of an outage to an empty backlog."""
     wait_mean_seconds: float
     wait_p99_seconds: float
     amount: float
@@ -156,20 +186,20 @@ class RunResult:
 
     @property
     def availability(self) -> float:
-        return _share_of_rest(self.refused, self.offered)
+        return _availability(self.refused, self.offered)
 
     @property
     def availability_without_pairing(self) -> float:
-        return _share_of_rest(self.refused_without_pairing, self.offered)
+        return _availability(self.refused_without_pairing, self.offered)
 
 
-def _share_of_rest(refused: float, offered: float) -> float:
-    """Clients send whole messages: those of a period that is one outage may be a little more than its average."""
+def _availability(refused: float, offered: float) -> float:
+    # `offered` is an average, but clients send whole messages: in a period that is all outage, a few more are refused.
     return max(0.0, 1 - refused / offered)
 
 
 def play_outage(rules: FailoverRules, seconds: float, rate: float, phase: float) -> ClientOutage:
-    """Feed one entity with an outage of `seconds`; it sends every 1/`rate` s, the first time at `phase`."""
+    """Simulate one entity in an outage of `seconds`. It sends every 1/`rate` seconds, first at `phase`."""
     gap = 1 / rate
     entity = EntityMachine(rules)
     now = phase
@@ -184,7 +214,7 @@ def play_outage(rules: FailoverRules, seconds: float, rate: float, phase: float)
         deadline = entity.next_deadline
         assert deadline is not None
         if entity.state is EntityState.SUSPECT:
-            # The first send after the outage clears the suspicion, if the timer has not run out before.
+            # The first send after the outage makes it healthy, unless the timer runs out before.
             success = phase + max(sends, math.ceil((seconds - phase) / gap)) * gap
             now = min(success, deadline)
             passed = _sends_before(now, phase, gap) - sends
@@ -209,7 +239,7 @@ def play_outage(rules: FailoverRules, seconds: float, rate: float, phase: float)
 
 
 def _sends_before(now: float, phase: float, gap: float) -> int:
-    """Sends in [phase, now)."""
+    """The number of sends in [phase, now)."""
     return max(0, math.ceil((now - phase) / gap - 1e-9))
 
 
@@ -227,7 +257,7 @@ class _Totals:
 
 
 def play_run(plan: FleetPlan, choice: PairingChoice, tariff: Tariff, run: int) -> RunResult:
-    """One period. The same run number draws the same outages for every choice, so that choices compare."""
+    """Simulate one period. A run has the same outages for every choice, so that choices can be compared."""
     drawn = _draw_outages(plan, run)
     rules = FailoverRules(
         failover_interval=choice.failover_interval_seconds,
@@ -260,7 +290,7 @@ def play_run(plan: FleetPlan, choice: PairingChoice, tariff: Tariff, run: int) -
 
 
 def _draw_outages(plan: FleetPlan, run: int) -> list[tuple[OutageKind, float]]:
-    """The outages of a run and their seconds. An entity is in one outage at a time, and not after the period."""
+    """The outages of a run with their seconds. Outages of an entity do not overlap and end with the period."""
     chance = random.Random(f"{plan.seed}/{run}")  # noqa: S311 - seeded on purpose
     drawn = [
         (kind, chance.expovariate(1 / (kind.mean_minutes * 60)))
@@ -288,13 +318,13 @@ def _add_outage(
     seconds: float,
     chance: random.Random,
 ) -> list[float]:
-    """Play one outage for some clients, count it for all; returns how long messages waited."""
+    """Simulate one outage for some clients and count it for all; returns the waiting times of messages."""
     affected = plan.clients * (1 if kind.scope == "entity" else plan.entities)
     played = min(affected, plan.clients_per_outage)
     weight = affected / played
     gap = 1 / plan.messages_per_second
     results = [
-        # One phase from each equal part of the gap: the same spread as all clients have, with less noise.
+        # One random phase in each equal part of the gap: spread like those of all clients, with less noise.
         play_outage(rules, seconds, plan.messages_per_second, gap * (i + chance.random()) / played)
         for i in range(played)
     ]
@@ -303,7 +333,7 @@ def _add_outage(
     totals.refused += weight * sum(result.refused for result in results)
     totals.pings += weight * sum(result.pings for result in results)
     if kind.scope == "both":
-        # Neither namespace takes anything until the outage is over: spooled, or refused.
+        # Neither namespace accepts anything during the outage: messages are spooled, or refused.
         during = weight * sum(
             _share(result, seconds) * result.diverted for result in results if result.failed_over_at is not None
         )
@@ -318,7 +348,7 @@ def _add_outage(
 
 
 def _share(result: ClientOutage, seconds: float) -> float:
-    """The part of a client's failed-over time that lies within the outage."""
+    """The share of a client's failed-over time that lies within the outage."""
     assert result.failed_over_at is not None
     length = result.healthy_at - result.failed_over_at
     return min(1.0, max(0.0, seconds - result.failed_over_at) / length) if length > 0 else 1.0
@@ -332,8 +362,10 @@ def _drain(
     seconds: float,
     earliest: float,
 ) -> list[float]:
-    """Follow the backlog: filled while clients are failed over (not before `earliest`), emptied in order from
-    the outage's end on."""
+    """Follow the backlog; returns waiting times.
+
+    It fills while clients are failed over, but not before `earliest`, and drains in order once the outage is over.
+    """
     starts = sorted(max(earliest, r.failed_over_at) for r in results if r.failed_over_at is not None)
     ends = sorted(max(earliest, r.healthy_at) for r in results if r.failed_over_at is not None)
     if not starts:
@@ -350,7 +382,7 @@ def _drain(
     waits, done = [], seconds
     for step in range(_STEPS):
         position = total * (step + 0.5) / _STEPS
-        arrived = _when(moments, filled, position)
+        arrived = _arrival_time(moments, filled, position)
         done = max(arrived, done) + total / _STEPS / speed
         waits.append(done - arrived)
     totals.drain = max(totals.drain, done - seconds)
@@ -360,8 +392,8 @@ def _drain(
     return waits
 
 
-def _when(moments: list[float], filled: list[float], position: float) -> float:
-    """When the position-th message entered the backlog."""
+def _arrival_time(moments: list[float], filled: list[float], position: float) -> float:
+    """When the message at this position entered the backlog."""
     right = min(len(filled) - 1, bisect.bisect_left(filled, position))
     left = max(0, right - 1)
     if filled[right] == filled[left]:
@@ -373,7 +405,7 @@ def _when(moments: list[float], filled: list[float], position: float) -> float:
 def _amounts(
     plan: FleetPlan, choice: PairingChoice, tariff: Tariff, offered: float, totals: _Totals
 ) -> tuple[float, float]:
-    """What both namespaces cost in 30 days with the pairing, and what the primary alone costs without."""
+    """The cost of 30 days: of both namespaces with the pairing, and of the primary alone without it."""
     prices = tariff.plan(plan.plan)
     per_30_days = 30 / plan.days
     each = units(plan.message_bytes)
@@ -393,7 +425,7 @@ def _amounts(
 
 
 def _poisson(chance: random.Random, mean: float) -> int:
-    """How many events of a Poisson process fall into a period, by adding up the gaps between them."""
+    """The number of events of a Poisson process in one period, found by adding up the gaps between them."""
     count, passed = 0, chance.expovariate(1.0)
     while passed < mean:
         count += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,22 @@ def test_the_costs_page_lists_every_key_of_a_fleet() -> None:
     page = (Path(__file__).parents[3] / "docs" / "costs.md").read_text(encoding="utf-8")
     keys = [name for kind in (FleetPlan, PairingChoice, OutageKind) for name in kind.__struct_fields__]
     assert [key for key in keys if f"`{key}`" not in page and key not in ("outages", "choices")] == []
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FleetPlan(clients=0), "clients is 0: expected a number from 1 to 1,000,000."),
+        (lambda: FleetPlan(days=float("nan")), "days is nan: expected a number from 0.01 to 3,660."),
+        (
+            lambda: PairingChoice(ping_interval_seconds=0.5),
+            "ping_interval_seconds is 0.5: expected a number from 1 to 1,800.",
+        ),
+        (lambda: OutageKind("both", 1, 0), "mean_minutes is 0: expected a number above 0, at most 1,000,000."),
+        (lambda: OutageKind("moon", 1, 1), "scope is 'moon': expected one of entity, namespace, both."),  # type: ignore[arg-type]
+    ],
+)
+def test_a_fleet_made_in_python_is_checked_as_well(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        make()
+    assert str(caught.value) == says
