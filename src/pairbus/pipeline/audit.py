@@ -52,63 +52,44 @@ from pairbus.pipeline.silver import utc_day
 from pairbus.pipeline.store import TablesError
 
 KEY = ("primary", "target", "message_id")
-EVIDENCE = (
-    "accepted",
-    "direct",
-    "diverted",
-    "spooled",
-    "unspooled",
-    "restored",
-    "dead_lettered",
-    "expired",
-    "resubmitted",
-    "removed",
-    "received",
-    "failed",
-    "in_doubt",
-    "refused",
-    "unanswered",
-    "handled",
-    "namespace_home",
-    "namespace_received",
-    "hashed",
-)
+EVIDENCE = tuple(column.name for column in MESSAGES.columns if isinstance(column.type, t.IntegerType))
+"""The counts of `messages`."""
 _SENDS = (Operation.SEND.value, Operation.SCHEDULE.value)
 _SETTLEMENTS = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
 _SUBSCRIPTIONS = "/subscriptions/"
-_SPEAKING = (
+_ABOUT_MESSAGES = (
     *_SENDS,
     *(Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value),
     *(*_SETTLEMENTS, Operation.EXPIRE.value, Operation.RESUBMIT.value),
 )
 
 
-def speaking(silver: DataFrame) -> DataFrame:
-    """Every record that says something about a message, with the hash of its key, and whether it is `plain`.
+def about_messages(silver: DataFrame) -> DataFrame:
+    """The records about messages, with the hash of the key (`k1`) and whether the record is `plain`.
 
-    Plain is what happens to a message that simply goes to the primary and is received: most records, and of no
-    interest unless the same message has others. What is received at a subscription is the message of its topic;
-    `subscription` tells its copies apart, and is empty elsewhere.
+    The records of a message that simply goes to the primary and is received are plain. Most are, and they are of no
+    interest unless the same message has other records. A message received from a subscription is its topic's message;
+    the column `subscription` separates the copies and is empty elsewhere.
     """
     ok = f.col("outcome") == Outcome.OK.value
     by_namespace = f.col("role") == Role.NAMESPACE.value
     operation, on_backlog = f.col("operation"), f.col("on_backlog")
-    # A namespace does not know whom a message in a backlog is for, and a refusal is the client's to tell.
-    knowing = ~by_namespace | (ok & ~on_backlog)
-    told = silver.where(operation.isin(*_SPEAKING) & f.col("message_id").isNotNull() & knowing)
+    # A namespace does not know the destination of a message in a backlog; and clients record refusals themselves.
+    is_reliable = ~by_namespace | (ok & ~on_backlog)
+    records = silver.where(operation.isin(*_ABOUT_MESSAGES) & f.col("message_id").isNotNull() & is_reliable)
     plain = ok & ~on_backlog & ~_from_spool() & (operation.isin(*_SENDS) | operation.isin(*_SETTLEMENTS))
     at_subscription = ok & ~on_backlog & operation.isin(*_SETTLEMENTS) & f.contains("target", f.lit(_SUBSCRIPTIONS))
     topic, subscription = (f.substring_index("target", _SUBSCRIPTIONS, side) for side in (1, -1))
     return (
-        told.withColumn("subscription", f.when(at_subscription, subscription).otherwise(""))
+        records.withColumn("subscription", f.when(at_subscription, subscription).otherwise(""))
         .withColumn("target", f.when(at_subscription, topic).otherwise(f.col("target")))
         .withColumn("k1", hashes()[0])
         .withColumn("plain", plain)
     )
 
 
-def evidence(spoken: DataFrame) -> DataFrame:
-    """What each record proves, as marks to be summed."""
+def evidence(records: DataFrame) -> DataFrame:
+    """What each record of `about_messages` proves, as marks to be summed."""
     ok = f.col("outcome") == Outcome.OK.value
     by_namespace = f.col("role") == Role.NAMESPACE.value
     operation, on_backlog, from_spool = f.col("operation"), f.col("on_backlog"), _from_spool()
@@ -143,7 +124,7 @@ def evidence(spoken: DataFrame) -> DataFrame:
     }
     entered = marks["accepted"] & (is_divert | is_spool)
     came_home = ok & ~by_namespace & (is_restore | (is_send & from_spool))
-    return spoken.select(
+    return records.select(
         "k1",
         *KEY,
         "subscription",
@@ -161,19 +142,19 @@ def _from_spool() -> Column:
 
 
 def hashes() -> list[Column]:
-    """128 bits of a message's key: two independent 64-bit hashes, so that no two messages meet."""
+    """Two independent 64-bit hashes of a message's key: with 128 bits, no two messages collide."""
     return [f.xxhash64(*KEY).alias("k1"), f.xxhash64(f.lit("pairbus"), *KEY).alias("k2")]
 
 
 def weigh(evidence: DataFrame) -> DataFrame:
-    """The sum of the evidence, one row for each message, as `messages`. Weighing sums again is allowed.
+    """Sum the evidence to one row for each message, as in `messages`. The sums may be weighed again.
 
-    What was received at a topic's subscriptions has rows of its own, on the day of the message's own row.
+    Receipts of a topic's subscriptions have their own rows, on the day of the message's row.
 
-    Sums, and a hash in place of the episode's name, have a fixed width: Spark aggregates them in a hash table. A text
-    among them would make it sort all records, twice.
+    Sums, and a hash in place of the episode, have a fixed width, so Spark aggregates them in a hash table. With a text
+    among them it would sort all records, twice.
     """
-    # A table that was built before a kind of evidence was known has none of it.
+    # Tables from before a kind of evidence was added have null there.
     sums = [f.coalesce(f.sum(name), f.lit(0)).cast("int").alias(name) for name in EVIDENCE]
     weighed = evidence.groupBy(*KEY, "subscription").agg(
         f.max(f.when(f.col("episode").isNotNull(), f.xxhash64("episode"))).alias("episode_hash"),
@@ -192,17 +173,17 @@ def weigh(evidence: DataFrame) -> DataFrame:
 
 
 def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
-    """One verdict for each message, by the ledger alone.
+    """One verdict for each message, according to the ledger alone.
 
-    `accepted` = `delivered` + `dead_lettered` + `expired` + `waiting` + `lost`, of every row.
+    In every row, `accepted` = `delivered` + `dead_lettered` + `expired` + `waiting` + `lost`.
     """
     zero = f.lit(0)
     home = f.greatest(f.col("direct") + f.col("restored"), f.col("namespace_home"))
-    untold = (f.col("handled") > 0) & (f.col("accepted") == 0) & (f.col("unanswered") == 0)
+    unrecorded = (f.col("handled") > 0) & (f.col("accepted") == 0) & (f.col("unanswered") == 0)
     known = (
         _with_subscriptions(messages)
         .withColumn("home", home)
-        .withColumn("inferred", untold.cast("int"))
+        .withColumn("inferred", unrecorded.cast("int"))
         .withColumn("accepted", f.col("accepted") + f.col("inferred"))
     )
     if require_receipts:
@@ -211,7 +192,7 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
     else:
         delivered = f.least("accepted", f.greatest("home", "received"))
     arrived = f.when(f.col("received") > 0, f.col("received")).otherwise(f.col("home"))
-    # A copy may be buried more than once, or although it came home: what counts is how many accepted ones it explains.
+    # A copy may be buried more than once, or although it came home. Count only as many as accepted copies are missing.
     raised = f.greatest(zero, f.col("resubmitted") - f.col("dead_lettered"))
     dead = f.greatest(zero, f.col("dead_lettered") - f.col("resubmitted"))
     judged = (
@@ -230,7 +211,7 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
 
 
 def _with_subscriptions(messages: DataFrame) -> DataFrame:
-    """The messages' own rows, with the receipts and the times that those of the subscriptions add."""
+    """The messages' own rows, with the receipts and times from the rows of subscriptions."""
     received = f.greatest("received", "namespace_received")
     own = messages.where(f.col("subscription") == "").withColumn("received", received)
     most = (
@@ -238,7 +219,7 @@ def _with_subscriptions(messages: DataFrame) -> DataFrame:
         .groupBy("k1", "k2")
         .agg(f.max(received).alias("most"), f.min("first_at").alias("from"), f.max("last_at").alias("until"))
     )
-    # `greatest` and `least` leave out what is null.
+    # `greatest` and `least` skip nulls.
     return (
         own.join(most, ["k1", "k2"], "left")
         .withColumn("received", f.greatest("received", "most"))
@@ -249,47 +230,45 @@ def _with_subscriptions(messages: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look into backlog queues found, to be taken before the ledger is read.
+    """The messages in backlog queues at one moment. Look before you read the ledger.
 
     `seen` has the columns of `KEY` and `place` ("backlog" or "dead-letter"), one row for each copy.
     """
 
     seen: DataFrame
     primaries: frozenset[str]
-    """Whose queues were looked into, in lower case."""
+    """The primaries whose backlog queues were looked into, in lower case."""
     at: datetime
     """When the look began."""
     salted: bool = False
-    """Whether `seen` has each id a second time, as its salted hash."""
+    """Whether `seen` also has each id as its salted hash."""
     unread: frozenset[str] = frozenset()
-    """Ids of messages with records that are not among those judged: what became of them is not known yet."""
+    """Ids of messages with records that are not judged yet: what became of these messages is unknown."""
 
 
 def confirm(audited: DataFrame, look: Look, *, sure: bool = True) -> DataFrame:
-    """Compare what should be waiting with what a look into the queues found; adds `unchecked` and `unsure`.
+    """Compare the waiting messages with a look into the queues; adds the columns `unchecked` and `unsure`.
 
-    What waits in a dead-letter queue without a record of it is dead-lettered; what is in neither is lost, or, unless it
-    is `sure` that everyone who could have carried it home has told, stays waiting and is counted as `unsure`. Not
-    compared, and counted as `unchecked`, is what waits in a spool, belongs to a primary that was not looked into, has
-    records that are younger than the look, or is known by a hash of its id only.
+    A message in a dead-letter queue without a record of that is dead-lettered. A message in neither queue is lost,
+    unless somebody may have carried it home and not recorded it yet (not `sure`): then it stays waiting and counts as
+    `unsure`. Not compared, and counted as `unchecked`, are messages in a spool, of a primary that was not looked into,
+    with records younger than the look, or known only by a hash of their id.
     """
     zero = f.lit(0)
     known_by_id = f.col("hashed") == 0
     if look.salted and not audited.where("hashed > 0").join(look.seen, list(KEY), "left_semi").isEmpty():
-        known_by_id = f.lit(True)  # some are found by their hash: the salt is the right one
+        known_by_id = f.lit(True)  # some hashes match: the salt is the right one
     unread = audited.sparkSession.createDataFrame(
-        [(one, True) for one in look.unread], "message_id string, stirs boolean"
+        [(message_id, True) for message_id in look.unread], "message_id string, is_unread boolean"
     )
-    settled = f.col("last_at") < f.timestamp_micros(f.lit(round(look.at.timestamp() * 1_000_000)))
-    comparable = (
-        f.col("primary").isin(*look.primaries) & settled & known_by_id & ~f.coalesce(f.col("stirs"), f.lit(False))
-    )
+    is_unread = f.coalesce(f.col("is_unread"), f.lit(False))
+    comparable = f.col("primary").isin(*look.primaries) & (f.col("last_at") < _began(look)) & known_by_id & ~is_unread
     in_queues = f.greatest(zero, f.col("waiting") - f.greatest(zero, f.col("spooled") - f.col("unspooled")))
     counted = look.seen.groupBy(*KEY).agg(
         f.count_if(f.col("place") == "backlog").cast("int").alias("seen"),
         f.count_if(f.col("place") == "dead-letter").cast("int").alias("buried"),
     )
-    found = (
+    compared = (
         audited.fillna(0, ["hashed"])
         .join(counted, list(KEY), "left")
         .fillna(0, ["seen", "buried"])
@@ -297,7 +276,7 @@ def confirm(audited: DataFrame, look: Look, *, sure: bool = True) -> DataFrame:
     )
     unrecorded = f.greatest(zero, f.col("buried") - f.col("dead_lettered") - f.col("expired"))
     checked = (
-        found.withColumn("compared", f.when(comparable, in_queues).otherwise(zero))
+        compared.withColumn("compared", f.when(comparable, in_queues).otherwise(zero))
         .withColumn("unchecked", f.col("waiting") - f.col("compared"))
         .withColumn("absent", f.greatest(zero, f.col("compared") - f.col("seen")))
         .withColumn("buried", f.least("absent", unrecorded))
@@ -311,11 +290,16 @@ def confirm(audited: DataFrame, look: Look, *, sure: bool = True) -> DataFrame:
     return checked.withColumn("verdict", verdict).select(*audited.columns, "unchecked", "unsure")
 
 
-def all_told(silver: DataFrame, look: Look, host: str) -> bool:
-    """Whether everyone who carries messages has told what was done before the look.
+def _began(look: Look) -> Column:
+    return f.timestamp_micros(f.lit(round(look.at.timestamp() * 1_000_000)))
 
-    A syphon's record is on disk before its message leaves the queue. So who records on this `host` has told, and so has
-    who ended in order, or has a record that is younger than the look; only others' last records may be on their way.
+
+def all_recorded(silver: DataFrame, look: Look, host: str) -> bool:
+    """Whether `silver` has all records of carried messages from before the look.
+
+    A syphon's record is on disk before its message leaves the queue. So nothing is missing from processes on this
+    `host`, from processes that ended in order, and from processes with a record younger than the look. The last records
+    of other processes may still be on their way.
     """
     is_close = f.col("operation") == Operation.CLOSE.value
     last = (
@@ -325,8 +309,7 @@ def all_told(silver: DataFrame, look: Look, host: str) -> bool:
         .groupBy("process")
         .agg(f.bool_or(is_close).alias("closed"), f.max("at").alias("at"))
     )
-    moment = f.timestamp_micros(f.lit(round(look.at.timestamp() * 1_000_000)))
-    return last.where(~f.col("closed") & (f.col("at") < moment)).isEmpty()
+    return last.where(~f.col("closed") & (f.col("at") < _began(look))).isEmpty()
 
 
 def _verdict() -> Column:
@@ -343,8 +326,8 @@ def _verdict() -> Column:
 
 def audit(silver: DataFrame, *, look: Look | None = None, require_receipts: bool = False) -> DataFrame:
     """What became of every message in the ledger."""
-    judged = judge(weigh(evidence(speaking(silver))), require_receipts=require_receipts)
-    return judged if look is None else confirm(judged, look, sure=all_told(silver, look, host_label()))
+    judged = judge(weigh(evidence(about_messages(silver))), require_receipts=require_receipts)
+    return judged if look is None else confirm(judged, look, sure=all_recorded(silver, look, host_label()))
 
 
 def through_backlog(audited: DataFrame) -> DataFrame:
@@ -355,12 +338,12 @@ def through_backlog(audited: DataFrame) -> DataFrame:
 def look_into_backlogs(
     spark: SparkSession, primary_names: Collection[str], access: Mapping[str, str], *, id_salt: bytes | None = None
 ) -> Look:
-    """Every message in the backlog queues of these primaries and in their dead-letter queues, for `audit.confirm`.
+    """Peek every message in the backlog queues of these primaries and in their dead-letter queues, for `confirm`.
 
-    `access` holds the data source's options for the secondary: `connectionStringEnv` (the name of an environment
-    variable) or `connectionString`, and `connectionVerify` where it is needed. Queues beyond those in use are looked
-    into as well: nothing may be stranded there. With the salt of the ledger's ids they are found there as well.
-    Refuses a primary that has no backlog queue: all that waits would seem lost.
+    `access` has the data source's options for the secondary: `connectionStringEnv` (the name of an environment
+    variable) or `connectionString`, and `connectionVerify` if needed. Backlog queues beyond those in use are included:
+    messages may be stranded there. `id_salt` is the salt of a ledger with hashed ids. A primary without backlog queues
+    is refused, because all its waiting messages would seem lost.
     """
     at = datetime.now(UTC)
     spark.dataSource.register(ServiceBusDataSource)
@@ -372,11 +355,11 @@ def look_into_backlogs(
     seen = waiting.unionByName(seen_messages(reader.option("subQueue", "deadLetter").load(), "dead-letter"))
     if id_salt is not None:
         salt = id_salt
-        hashed = f.udf(lambda one: None if one is None else hashed_id(one, salt), t.StringType(), useArrow=False)
+        hashed = f.udf(lambda name: None if name is None else hashed_id(name, salt), t.StringType(), useArrow=False)
         seen = seen.unionByName(seen.withColumn("message_id", hashed("message_id")))
-    # Now, not when somebody asks for it: it must be older than what is read after it.
-    found = seen.localCheckpoint(eager=True)
-    return Look(found, frozenset(name.lower() for name in primary_names), at, salted=id_salt is not None)
+    # Eager, because the look must be older than everything that is read after it.
+    seen = seen.localCheckpoint(eager=True)
+    return Look(seen, frozenset(name.lower() for name in primary_names), at, salted=id_salt is not None)
 
 
 def _check_backlog(primary_name: str, access: Mapping[str, str]) -> None:
@@ -385,15 +368,15 @@ def _check_backlog(primary_name: str, access: Mapping[str, str]) -> None:
     wire = wire_for(options.access)
     if not wire.call(wire.resolve(options.entities)):
         raise TablesError(
-            f"{wire.host} has no backlog queues of '{primary_name}': give the primary's name as it stands in their "
+            f"{wire.host} has no backlog queues of '{primary_name}': use the primary's name as it stands in their "
             "paths, such as contoso, and the connection string of its secondary."
         )
 
 
 def unread_ids(ledger: Path, read: Collection[str]) -> frozenset[str]:
-    """The messages that have records in files that are not `read`: being written, or published since.
+    """The ids of messages with records in files that are not in `read`: being written, or published since.
 
-    Only records about backlogs and spools count: the others do not matter for a look. Lines of newer writers count too.
+    Only records about backlogs and spools count, because others do not matter for a look. Lines of newer writers count.
     """
     decoder = msgspec.json.Decoder(dict[str, Any])
     ids: set[str] = set()
@@ -417,14 +400,14 @@ def unread_ids(ledger: Path, read: Collection[str]) -> frozenset[str]:
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         file = path.open("rb")
-    except FileNotFoundError:  # published in this moment
+    except FileNotFoundError:  # just published
         file = path.with_name(path.name.removesuffix(".open")).open("rb")
     with file:
         yield from file
 
 
 def seen_messages(peeked: DataFrame, place: str) -> DataFrame:
-    """Peeked backlog messages as primary, target and message id; a message in parts is seen in its first part."""
+    """The primary, target and message id of peeked backlog messages; of a message in parts, those of its first part."""
     properties = f.col("application_properties")
     path = f.try_variant_get(properties[envelope.PATH], "$", "string")
     part = f.try_variant_get(properties[envelope.PART], "$", "int")
@@ -438,7 +421,7 @@ def seen_messages(peeked: DataFrame, place: str) -> DataFrame:
 
 
 def message_id_inside(start: bytes | None) -> str | None:
-    """The id of a message of which only the start of its encoding is there; None if it cannot be found."""
+    """The id of a message, from the start of its encoding; None if it has none or cannot be read."""
     try:
         return message_key(bytes(start or b""))
     except (AmqpDecodeError, IndexError):

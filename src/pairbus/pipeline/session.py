@@ -20,7 +20,12 @@ from pyspark.sql import SparkSession
 
 from pairbus.pipeline.java import find_java, home_for_spark
 
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
+MAX_CAUSE_CHARS = 500
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception): (\S.*)$", re.MULTILINE)
+_JAVA = re.compile(r"^(?:Caused by: |: )?(?:[a-z]\w*\.)+[A-Z]\w*: ")
+_CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] ")
 
 
 def local_session(
@@ -31,7 +36,7 @@ def local_session(
     ui: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start (or get) the session of this process; `cores` is all of the machine's unless given."""
+    """Start or get the session of this process; it uses all cores of the machine unless `cores` says otherwise."""
     cores = cores or len(os.sched_getaffinity(0))
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     for key, value in (_settings(cores, driver_memory, ui) | dict(settings or {})).items():
@@ -43,14 +48,14 @@ def local_session(
 
 
 def cluster_session(master: str, name: str) -> SparkSession:
-    """The session of this process with a master elsewhere: the driver gets a Java, all settings are the cluster's."""
+    """Start or get a session with another master. The driver gets its Java here; all settings are the cluster's."""
     with _launch():
         return SparkSession.builder.appName(name).master(master).getOrCreate()
 
 
 @contextlib.contextmanager
 def _launch(**values: str) -> Iterator[None]:
-    """Java, and variables that only Spark's launch must see: the rest of the process keeps its own."""
+    """Set JAVA_HOME and these variables while Spark starts; the process then gets its own back."""
     values["JAVA_HOME"] = str(home_for_spark(find_java()))
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -72,16 +77,16 @@ def _settings(cores: int, driver_memory: str, ui: bool) -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
-        # Adaptive execution joins small partitions but never splits: start a little above the cores.
+        # Adaptive execution merges small partitions but never splits one: start with a few more than cores.
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        # The reader of JSON lines drops all rows if the filter that is handed down to it is simply true.
+        # The reader of JSON lines drops all rows if a pushed-down filter is always true.
         "spark.sql.json.filterPushdown.enabled": "false",
-        # A task that writes to a few partitions keeps their files open, instead of sorting its rows by partition.
+        # A task that writes to a few partitions keeps their files open instead of sorting its rows.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
-        # What each of those files gathers in memory before it is written.
+        # The memory that each of those files needs before it is written.
         "spark.hadoop.parquet.block.size": str(32 * 1024 * 1024),
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.catalogImplementation": "in-memory",
@@ -89,21 +94,13 @@ def _settings(cores: int, driver_memory: str, ui: bool) -> dict[str, str]:
     }
 
 
-SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError)
-_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception): (\S.*)$", re.MULTILINE)
-_JAVA = re.compile(r"^(?:Caused by: |: )?(?:[a-z]\w*\.)+[A-Z]\w*: ")
-_CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] ")
-LONGEST = 500
-
-
 def cause_of(error: Exception) -> str:
-    """One line for people. What a Python worker raised says more than what Spark says about its worker."""
-    text = str(error)
-    told = text.partition("JVM stacktrace:")[0]
-    raised = _RAISED.findall(told) if "Traceback (most recent call last)" in told else []
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    """The cause of a Spark error in one line. The error of a Python worker comes before Spark's words about it."""
+    text = str(error).partition("JVM stacktrace:")[0]
+    raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if isinstance(error, Py4JError) and len(lines) > 1 and not raised:
-        lines = lines[1:]  # the first one only says that something was called
+        lines = lines[1:]  # the first line only says that something was called
     line = raised[-1] if raised else next(iter(lines), type(error).__name__)
     line = _CONDITION.sub("", _JAVA.sub("", line)).strip()
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return line if len(line) <= MAX_CAUSE_CHARS else f"{line[: MAX_CAUSE_CHARS - 1]}…"

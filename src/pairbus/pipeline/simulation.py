@@ -1,12 +1,11 @@
-"""Simulation and forecast on Spark: every run of every choice is a row, spread over the cores.
+"""Simulation and forecast on Spark: each run of each choice is a row, and rows are spread over the cores.
 
-Seeded: the same fleet gives the same numbers on one core and on a hundred.
+Runs are seeded: the same fleet gives the same numbers on one core and on a hundred.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import date
 from typing import Any
 
@@ -34,9 +33,9 @@ PERCENTILES = (5, 50, 95, 99)
 def simulate(
     spark: SparkSession, plan: FleetPlan, *, tariffs: tuple[Tariff, ...] | None = None, day: date | None = None
 ) -> DataFrame:
-    """One row for each choice and run: the columns of `RunResult`, and the options of the choice."""
+    """One row for each choice and run, with the columns of `RunResult` and the options of the choice."""
     tariff = tariff_for(shipped_tariffs() if tariffs is None else tariffs, plan.tariff, day or date.today())
-    tariff.plan(plan.plan)
+    tariff.plan(plan.plan)  # fails here rather than in a worker
     rows = len(plan.choices) * plan.runs
     tasks = min(rows, 4 * spark.sparkContext.defaultParallelism)
 
@@ -46,11 +45,7 @@ def simulate(
             for number in frame["id"]:
                 choice, run = divmod(int(number), plan.runs)
                 result = play_run(plan, plan.choices[choice], tariff, run)
-                shares = {
-                    "availability": result.availability,
-                    "availability_without_pairing": result.availability_without_pairing,
-                }
-                values = {name: float(value) for name, value in (asdict(result) | shares).items()}
+                values = {name: float(getattr(result, name)) for name in RESULT_COLUMNS}
                 results.append({"choice": choice, "run": run, **values})
             yield pd.DataFrame(results, columns=_RESULT_SCHEMA.fieldNames())
 
@@ -70,7 +65,7 @@ def _option_fields() -> list[t.StructField]:
 
 
 def forecast(runs: DataFrame) -> list[dict[str, Any]]:
-    """For each choice the distribution of each result: mean and percentiles over the runs."""
+    """The mean and the percentiles of each result over the runs, for each choice."""
     percentiles = [
         f.percentile(name, f.lit(p / 100)).alias(f"{name}_p{p}") for name in RESULT_COLUMNS for p in PERCENTILES
     ]

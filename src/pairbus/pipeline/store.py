@@ -44,19 +44,21 @@ from pyspark.sql import types as t
 from pairbus.ledger.files import CLOSED_SUFFIX, closed_name
 from pairbus.pipeline.gold import Pricing
 
+FORMAT = 3
 RECORDED_TWICE = "recorded twice"
-"""Why a copy is in quarantine."""
+"""The reason for which a duplicate is in quarantine."""
 
 Spans = tuple[tuple[int, int], ...]
-"""First and last number of each span, in order."""
+"""The first and last number of each span, in order."""
 
-_NAME = ("day", "process", "n")
-_MOST_SPANS = 8
+_IDENTITY = ("day", "process", "n")
+_MAX_SPANS = 8
+_COMPACT_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Which records of one process a batch has."""
+    """The numbers of one process's records in a batch."""
 
     first: int
     last: int
@@ -75,68 +77,66 @@ def numbers_of(records: DataFrame) -> dict[str, Numbers]:
         f.min("n").alias("first"),
         f.max("n").alias("last"),
     )
-    found = words.groupBy("process").agg(
+    by_process = words.groupBy("process").agg(
         f.min("first").alias("first"),
         f.max("last").alias("last"),
         f.sum("records").alias("records"),
         f.sum(f.bit_count("bits")).alias("distinct"),
     )
-    return {
-        row["process"]: Numbers(row["first"], row["last"], row["records"], row["distinct"]) for row in found.collect()
-    }
+    return {row["process"]: Numbers(*row[1:]) for row in by_process.collect()}
 
 
 def in_doubt(numbers: Mapping[str, Numbers], known: Mapping[str, Spans]) -> list[str]:
-    """Processes some of whose records may be there twice; of no other process is one."""
+    """The processes that may have duplicate records; no other process has any."""
     return sorted(
         process
-        for process, found in numbers.items()
-        if found.records > found.distinct or found.may_be_known(known.get(process, ()))
+        for process, batch in numbers.items()
+        if batch.records > batch.distinct or batch.may_be_known(known.get(process, ()))
     )
 
 
 def covered(known: Mapping[str, Spans], numbers: Mapping[str, Numbers]) -> dict[str, Spans]:
-    """The spans with these numbers too: few for each process, whatever its numbers are."""
+    """Spans that cover the known numbers and these, at most `_MAX_SPANS` for each process."""
     spans = dict(known)
-    for process, found in numbers.items():
-        spans[process] = _few(joined([*spans.get(process, ()), (found.first, found.last)]))
+    for process, batch in numbers.items():
+        spans[process] = _close_gaps(joined([*spans.get(process, ()), (batch.first, batch.last)]))
     return spans
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> Spans:
-    """The same numbers, in as few spans as there can be."""
-    found: list[tuple[int, int]] = []
+    """The same numbers in as few spans as possible."""
+    result: list[tuple[int, int]] = []
     for first, last in sorted(spans):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(last, result[-1][1]))
         else:
-            found.append((first, last))
-    return tuple(found)
+            result.append((first, last))
+    return tuple(result)
 
 
-def _few(spans: Spans) -> Spans:
-    """At most so many, that cover these: the narrowest gaps are closed."""
-    few = list(spans)
-    while len(few) > _MOST_SPANS:
-        at = min(range(1, len(few)), key=lambda i: few[i][0] - few[i - 1][1])
-        few[at - 1 : at + 1] = [(few[at - 1][0], few[at][1])]
-    return tuple(few)
+def _close_gaps(spans: Spans) -> Spans:
+    """Close the narrowest gaps until at most `_MAX_SPANS` spans are left."""
+    left = list(spans)
+    while len(left) > _MAX_SPANS:
+        at = min(range(1, len(left)), key=lambda i: left[i][0] - left[i - 1][1])
+        left[at - 1 : at + 1] = [(left[at - 1][0], left[at][1])]
+    return tuple(left)
 
 
 def copies(records: DataFrame, known: DataFrame, processes: Iterable[str]) -> DataFrame:
-    """Of the records of these processes, those that are known, and all but one of those that are here several times."""
-    return _marked(records, known, _named(records, processes)).where("copy").drop("copy")
+    """The duplicates among the records of these processes: known records, and all but one of equal ones."""
+    return _marked(records, known, _frame(records, processes)).where("copy").drop("copy")
 
 
 def without_copies(records: DataFrame, known: DataFrame | None, processes: Iterable[str]) -> DataFrame:
-    """All records, of any process, but the copies."""
-    named = _named(records, processes)
-    single = _marked(records, known, named).where("not copy").drop("copy")
-    return records.join(named, "process", "left_anti").unionByName(single)
+    """All records without the duplicates of these processes."""
+    doubtful = _frame(records, processes)
+    single = _marked(records, known, doubtful).where("not copy").drop("copy")
+    return records.join(doubtful, "process", "left_anti").unionByName(single)
 
 
-def told_apart(records: DataFrame) -> DataFrame:
-    """The same records, each once."""
+def each_once(records: DataFrame) -> DataFrame:
+    """The records without duplicates."""
     doubtful = in_doubt(numbers_of(records), {})
     return without_copies(records, None, doubtful) if doubtful else records
 
@@ -146,61 +146,56 @@ def as_quarantined(copies: DataFrame) -> DataFrame:
     return copies.select("file", "process", "n", reason, line)
 
 
-def _named(records: DataFrame, processes: Iterable[str]) -> DataFrame:
+def _frame(records: DataFrame, processes: Iterable[str]) -> DataFrame:
     rows = [(process,) for process in processes]
     return f.broadcast(records.sparkSession.createDataFrame(rows, "process string"))
 
 
-def _marked(records: DataFrame, known: DataFrame | None, named: DataFrame) -> DataFrame:
-    again = f.row_number().over(Window.partitionBy(*_NAME).orderBy("file")) > 1
-    marked = records.join(named, "process", "left_semi").withColumn("copy", again)
+def _marked(records: DataFrame, known: DataFrame | None, doubtful: DataFrame) -> DataFrame:
+    """The records of the doubtful processes, with a column `copy`."""
+    again = f.row_number().over(Window.partitionBy(*_IDENTITY).orderBy("file")) > 1
+    marked = records.join(doubtful, "process", "left_semi").withColumn("copy", again)
     if known is None:
-        # No join with an empty frame instead: where the optimizer finds out that it is empty, it leaves a filter that
-        # is simply true, and Spark's reader of JSON lines, to which that is handed down, drops all rows for it.
+        # Do not join an empty frame instead: the optimizer turns it into a filter that is always true and pushes it
+        # down, and Spark's reader of JSON lines then drops all rows.
         return marked
-    there = known.join(named, "process", "left_semi").select(*_NAME).distinct().withColumn("known", f.lit(True))
-    whole = marked.join(there, [*_NAME], "left")
-    return whole.withColumn("copy", f.col("copy") | f.col("known").isNotNull()).drop("known")
-
-
-FORMAT = 3
-_COMPACT_BYTES = 128 * 1024 * 1024
+    read = known.join(doubtful, "process", "left_semi").select(*_IDENTITY).distinct().withColumn("known", f.lit(True))
+    compared = marked.join(read, [*_IDENTITY], "left")
+    return compared.withColumn("copy", f.col("copy") | f.col("known").isNotNull()).drop("known")
 
 
 class TablesError(RuntimeError):
-    """The tables' folder cannot be used as it is; the text says what to do."""
+    """The folder of the tables cannot be used; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Which files were read, and which batch holds each day of each table."""
+    """The files that were read, and the batch that has each day of each table."""
 
     batch: int = 0
     files: dict[str, int] = field(default_factory=dict)
-    """Ledger files that are in silver and were in the ledger's folder at the last build, with their bytes."""
+    """Ledger files that are in silver and were in the ledger folder at the last build, with their sizes in bytes."""
     departed: dict[str, Spans] = field(default_factory=dict)
-    """Files that are in silver and left the folder: for each process, the first and last number of each span."""
+    """Ledger files that are in silver and have left the ledger folder: for each process, spans of their numbers."""
     numbers: dict[str, Spans] = field(default_factory=dict)
-    """For each process, spans that cover the numbers of its records in silver: see `pairbus.pipeline.store`."""
+    """For each process, spans that cover the numbers of its records in silver."""
     silver: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """For each day, the batches that have records of it."""
     quarantine: tuple[int, ...] = ()
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
-    """For each gold table, the batch that made each day of it."""
+    """For each gold table and day, the batch that wrote it."""
     open_days: tuple[str, ...] = ()
     """Days of `messages` on which some message still waits."""
     last_days: dict[str, str] = field(default_factory=dict)
-    """For days of `messages`, the day of the last record about any of them, where that is a later one."""
+    """For each day of `messages`, the day of the last record about any of its messages, if that is a later day."""
     prices: Pricing | None = None
-    """What the bills were made with."""
+    """The prices of the bills."""
     format: int = FORMAT
 
     def with_table(self, name: str, replaced: Iterable[str], written: Iterable[str], batch: int) -> Manifest:
-        """The same, but the replaced days of the table are now what the batch has written for them, if
-        anything.
-        """
+        """The manifest after a batch replaced days of a table; a day that it did not write is gone."""
         gone = set(replaced)
-        kept = {day: maker for day, maker in self.tables.get(name, {}).items() if day not in gone}
+        kept = {day: writer for day, writer in self.tables.get(name, {}).items() if day not in gone}
         return replace(self, tables={**self.tables, name: {**kept, **dict.fromkeys(written, batch)}})
 
     def has_read(self, name: str) -> bool:
@@ -211,7 +206,7 @@ class Manifest:
         return number is not None and any(first <= number <= last for first, last in spans)
 
     def with_files(self, read: Mapping[str, int], present: Collection[str]) -> Manifest:
-        """The same after `read` (names and bytes), when the ledger's folder holds the names `present`."""
+        """The manifest after the files `read` (names and sizes), with the names `present` in the ledger folder."""
         known = {**self.files, **read}
         files: dict[str, int] = {}
         numbers: dict[str, list[tuple[int, int]]] = {}
@@ -229,14 +224,14 @@ class Manifest:
 
 
 def _process_and_number(name: str) -> tuple[str, int | None]:
-    """A ledger file's name taken apart; no number if no writer gives such a name."""
+    """Split the name of a ledger file. The number is None if no writer makes such a name."""
     process, _, digits = name.removesuffix(CLOSED_SUFFIX).rpartition(".")
     number = int(digits) if digits.isdecimal() and digits.isascii() else None
     return process, number if number is not None and name == closed_name(process, number) else None
 
 
 class TableStore:
-    """Reads and writes the tables of one folder. Writing needs `locked`."""
+    """Reads and writes the tables in one folder. Hold `locked` while writing."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -250,21 +245,21 @@ class TableStore:
         manifest = msgspec.json.decode(text, type=Manifest)
         if manifest.format < FORMAT:
             raise TablesError(
-                f"The tables in {self.folder} have format {manifest.format}, of an older program: build them anew "
-                "from the whole ledger, into another folder."
+                f"The tables in {self.folder} have format {manifest.format}, of an older program: rebuild them from "
+                "the whole ledger in another folder."
             )
         if manifest.format > FORMAT:
             raise TablesError(
-                f"The tables in {self.folder} have format {manifest.format}, this program knows up to {FORMAT}: "
+                f"The tables in {self.folder} have format {manifest.format}, but this program knows only {FORMAT}: "
                 "use the newer program, or build into another folder."
             )
         return manifest
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
-        """One build at a time; a second one is told so at once.
+        """Allow one build at a time; a second one fails at once.
 
-        Gives the number of the batch it may write; the number after that is its own too, for what it compacts.
+        Yields the number of its batch. The next number is reserved as well, for compaction.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -282,7 +277,7 @@ class TableStore:
             os.close(descriptor)
 
     def publish(self, manifest: Manifest) -> None:
-        """Make everything written so far durable and current, in one step."""
+        """Make everything written so far durable, then current in one step."""
         os.sync()
         unnamed = self.folder / "CURRENT.json.new"
         with unnamed.open("wb") as file:
@@ -297,9 +292,9 @@ class TableStore:
             os.close(folder)
 
     def sweep(self, manifest: Manifest) -> None:
-        """Remove what the manifest does not name: replaced days, and what a killed build left.
+        """Remove what the manifest does not name: replaced days, and the files of a killed build.
 
-        What Spark is still writing for a driver that is gone cannot be removed yet: the next build does.
+        Files that Spark is still writing for a dead driver are left for the next build.
         """
         days = {
             f"{name}/batch={batch:06d}/day={day}"
@@ -319,40 +314,40 @@ class TableStore:
                         shutil.rmtree(day, ignore_errors=True)
 
     def write(self, frame: DataFrame, table: str, batch: int, *partitions: str) -> list[str]:
-        """Write a batch of a table; returns the days it holds. What an earlier try left is replaced."""
+        """Write a batch of a table, replacing files of an earlier attempt; returns its days."""
         place = self.folder / table / f"batch={batch:06d}"
         writer = frame.write.mode("overwrite")
         (writer.partitionBy(*partitions) if partitions else writer).parquet(str(place))
         return sorted(path.name.removeprefix("day=") for path in place.glob("day=*"))
 
     def write_again(self, frame: DataFrame, table: str, batch: int, *partitions: str) -> list[str]:
-        """The same with a frame that is made of this batch: it takes the batch's place when it is written."""
+        """Replace a batch by a frame that is computed from it; returns its days."""
         beside = self.folder / f"{table}-again"
         days = self.write(frame, beside.name, batch, *partitions)
         place = self.folder / table / f"batch={batch:06d}"
         shutil.rmtree(place)
         (beside / place.name).rename(place)
-        with contextlib.suppress(OSError):  # a killed try may have left something: the next build sweeps it
+        with contextlib.suppress(OSError):  # a killed attempt may have left files: the next build sweeps them
             beside.rmdir()
         return days
 
     def compact(self, spark: SparkSession, schema: t.StructType, manifest: Manifest, day: str, batch: int) -> None:
-        """Write a day of silver again, as few files: what all its batches hold becomes one batch."""
+        """Write all batches of a day of silver again as one batch, in few files."""
         records = self.read_silver(spark, schema, manifest, [day])
-        held = [self.folder / f"silver/batch={number:06d}/day={day}" for number in manifest.silver[day]]
-        size = sum(file.stat().st_size for folder in held for file in folder.rglob("*.parquet"))
+        folders = [self.folder / f"silver/batch={number:06d}/day={day}" for number in manifest.silver[day]]
+        size = sum(file.stat().st_size for folder in folders for file in folder.rglob("*.parquet"))
         place = self.folder / f"silver/batch={batch:06d}/day={day}"
         files = records.drop("day").coalesce(1 + size // _COMPACT_BYTES)
         files.write.mode("overwrite").partitionBy("namespace").parquet(str(place))
 
     def compact_quarantine(self, spark: SparkSession, schema: t.StructType, manifest: Manifest, batch: int) -> None:
-        """Write the lines in quarantine again, as one batch."""
+        """Write the lines in quarantine again as one batch."""
         self.write(self.read_quarantine(spark, schema, manifest).coalesce(1), "quarantine", batch)
 
     def read_silver(
         self, spark: SparkSession, schema: t.StructType, manifest: Manifest, days: Iterable[str] | None = None
     ) -> DataFrame:
-        """Silver records of these days (all, unless given)."""
+        """Silver records of these days, or of all."""
         chosen = manifest.silver if days is None else {d: manifest.silver[d] for d in days if d in manifest.silver}
         paths = [f"silver/batch={batch:06d}/day={day}" for day, batches in chosen.items() for batch in batches]
         # A partition cannot hold an empty string: Spark writes and reads it as null.
@@ -361,7 +356,7 @@ class TableStore:
     def read_silver_batch(
         self, spark: SparkSession, schema: t.StructType, batch: int, days: Iterable[str]
     ) -> DataFrame:
-        """What one batch brought, published or not."""
+        """The records of one batch, published or not."""
         paths = [f"silver/batch={batch:06d}/day={day}" for day in days]
         return self._read(spark, schema, "silver", paths).fillna("", ["namespace"])
 
@@ -373,7 +368,7 @@ class TableStore:
         manifest: Manifest,
         days: Iterable[str] | None = None,
     ) -> DataFrame:
-        """These days of a gold table (all, unless given)."""
+        """These days of a gold table, or all."""
         of_day = manifest.tables.get(table, {})
         chosen = of_day if days is None else {day: of_day[day] for day in days if day in of_day}
         paths = [f"{table}/batch={batch:06d}/day={day}" for day, batch in chosen.items()]

@@ -487,7 +487,7 @@ def test_two_builds_at_once_are_refused(spark: SparkSession, ledger: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(99, "use the newer program"), (1, "build them anew from the whole ledger")]
+    ("number", "advice"), [(99, "use the newer program"), (1, "rebuild them from the whole ledger")]
 )
 def test_tables_of_another_format_are_refused(
     spark: SparkSession, ledger: Path, tmp_path: Path, number: int, advice: str

