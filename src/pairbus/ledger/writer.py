@@ -50,6 +50,7 @@ from pairbus.ledger.files import (
 from pairbus.ledger.records import SCHEMA_VERSION, CompletedOperation, Operation, Record, Role, hashed_id
 
 _log = logging.getLogger("pairbus.ledger")
+SALT_VARIABLE = "PAIRBUS_ID_SALT"
 _CHUNK_RECORDS = 2000
 _RETRY_SECONDS = 1.0
 
@@ -231,10 +232,6 @@ class Scribe:
                 "The ledger in %s closed; %d operations were not recorded.", self._folder, self._intake.unrecorded
             )
 
-    def release_parents_file(self) -> None:
-        """In a forked child: the file and its lock are the parent's."""
-        self._release()
-
     def _wait(self) -> None:
         intake = self._intake
         if self._chunk:
@@ -264,7 +261,7 @@ class Scribe:
         if self._chunk and time.monotonic() < self._retry_at and not self._intake.closing:
             return
         while True:
-            if not self._chunk_is_refused():
+            if not self._retry_at:  # else a chunk was refused and waits
                 self._encode_pending()
             if self._chunk and not self._try_to_write():
                 return
@@ -273,10 +270,6 @@ class Scribe:
             self._flushes.clear()
             if not self._intake.queue and not self._intake.unrecorded:
                 return
-
-    def _chunk_is_refused(self) -> bool:
-        """Only a refused write sets the retry time, and only a successful one clears it."""
-        return self._retry_at > 0
 
     def _encode_pending(self) -> None:
         missing = self._intake.take_unrecorded()
@@ -448,7 +441,7 @@ class Scribe:
             except FileNotFoundError:
                 self._handle_missing_file(self._descriptor)
             self._folder_is_behind = True
-            self._release()
+            self.release()
         if self._folder_is_behind:
             sync_folder(self._folder)
             self._folder_is_behind = False
@@ -465,7 +458,8 @@ class Scribe:
                 self._path,
             )
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Close the file without publishing it."""
         descriptor, self._descriptor = self._descriptor, None
         self._good_bytes = 0
         if descriptor is not None:
@@ -478,7 +472,7 @@ class Scribe:
             self._record_own(Operation.CLOSE)
             self._try_to_write()
         self._try_to_publish()
-        self._release()
+        self.release()
         self._intake.count_unrecorded(self._chunk_operations)
 
 
@@ -508,9 +502,6 @@ def _escaped(record: Record) -> Record:
 def _operations_in(path: Path) -> int:
     with path.open("rb") as lines:
         return sum(b'"operation":"ledger-' not in line for line in lines)
-
-
-SALT_VARIABLE = "PAIRBUS_ID_SALT"
 
 
 class LedgerWriter:
@@ -630,7 +621,7 @@ class LedgerWriter:
 
     def _restart_in_child(self) -> None:
         if self._thread is not None:
-            self._scribe.release_parents_file()
+            self._scribe.release()  # the file and its lock are the parent's
         closed = self._intake.closing
         self._begin()
         self._intake.closing = closed

@@ -174,8 +174,9 @@ class Build:
     def refresh(self, days: Sequence[str]) -> set[str]:
         """Update all gold tables from the batch's silver of these days; returns the days that changed."""
         *_, changed = _together(
-            lambda: self._recompute_operations(days),
-            lambda: self._recompute_transitions(days),
+            lambda: self._replace(schemas.OPERATIONS_DAILY, gold.operations_daily(self._silver(days)), days),
+            # Transitions are few among many records: write one file, not one for each task.
+            lambda: self._replace(schemas.TRANSITIONS, gold.transitions(self._silver(days)).repartition(1), days),
             lambda: self._add_to_messages(days),
         )
         touched: set[str] = {*days, *changed}
@@ -219,7 +220,7 @@ class Build:
         """Write the batch again without duplicates, if these processes have any; returns its days and their number."""
         if not doubtful:
             return days, 0
-        known = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, days)
+        known = self._silver(days, self._before)
         again = copies(self._silver_of_batch(days), known, doubtful)
         twice = again.count()
         if twice:
@@ -231,22 +232,15 @@ class Build:
     def _silver_of_batch(self, days: Iterable[str]) -> DataFrame:
         return self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days)
 
-    def _recompute_operations(self, days: Collection[str]) -> None:
-        self._replace("operations_daily", gold.operations_daily(self._silver(days)), days)
-
-    def _recompute_transitions(self, days: Collection[str]) -> None:
-        # They are few among many records: write one file, not one for each task.
-        self._replace("transitions", gold.transitions(self._silver(days)).repartition(1), days)
-
-    def _silver(self, days: Collection[str]) -> DataFrame:
-        return self._store.read_silver(self._spark, schemas.SILVER.schema, self.manifest, days)
+    def _silver(self, days: Collection[str], manifest: Manifest | None = None) -> DataFrame:
+        return self._store.read_silver(self._spark, schemas.SILVER.schema, manifest or self.manifest, days)
 
     def _add_to_messages(self, days: Sequence[str]) -> set[str]:
         """Add the batch's evidence; returns the days whose messages changed."""
         earliest = (date.fromisoformat(min(days)) - self._lookback).isoformat()
         before, last = self._before, self._before.last_days
         within = [d for d in before.days("messages") if last.get(d, d) >= earliest or d in before.open_days]
-        old = self._read("messages", schemas.MESSAGES, within)
+        old = self._read(schemas.MESSAGES, within)
         records = about_messages(self._silver_of_batch(days))
         special = evidence(records.where("not plain")).persist()
         try:
@@ -263,10 +257,7 @@ class Build:
     def _plain_before(self, earliest: str) -> DataFrame | None:
         """Plain records of earlier builds: an id may have been used before its message became of interest."""
         days = [day for day in self._before.silver if day >= earliest]
-        if not days:
-            return None
-        earlier = self._store.read_silver(self._spark, schemas.SILVER.schema, self._before, days)
-        return about_messages(earlier).where("plain")
+        return about_messages(self._silver(days, self._before)).where("plain") if days else None
 
     def _merge_messages(self, old: DataFrame, added: DataFrame, within: Collection[str]) -> set[str]:
         added = added.persist()
@@ -274,9 +265,9 @@ class Build:
             touched_rows = old.join(added, "k1", "left_semi").select("day").union(added.select("day"))
             changed = {row["day"].isoformat() for row in touched_rows.distinct().collect()}
             kept_days = [d for d in within if d in changed]
-            kept = self._read("messages", schemas.MESSAGES, kept_days)
+            kept = self._read(schemas.MESSAGES, kept_days)
             if changed:
-                self._replace("messages", weigh(kept.unionByName(added)) if kept_days else added, changed)
+                self._replace(schemas.MESSAGES, weigh(kept.unionByName(added)) if kept_days else added, changed)
         finally:
             added.unpersist()
         return changed
@@ -284,9 +275,9 @@ class Build:
     def _judge_days(self, days: Collection[str]) -> None:
         if not days:
             return
-        messages = self._read("messages", schemas.MESSAGES, days)
-        self._replace("audit", through_backlog(judge(messages)), days)
-        audit = self._read("audit", schemas.AUDIT, days)
+        messages = self._read(schemas.MESSAGES, days)
+        self._replace(schemas.AUDIT, through_backlog(judge(messages)), days)
+        audit = self._read(schemas.AUDIT, days)
 
         def note_open_days() -> None:
             rows = audit.where("waiting > 0").select("day").distinct().collect()
@@ -303,35 +294,34 @@ class Build:
                 self.manifest = replace(self.manifest, last_days=kept | later)
 
         _together(
-            lambda: self._replace("waiting", gold.waiting(audit), days),
-            lambda: self._replace("episode_messages", gold.episode_messages(audit), days),
+            lambda: self._replace(schemas.WAITING, gold.waiting(audit), days),
+            lambda: self._replace(schemas.EPISODE_MESSAGES, gold.episode_messages(audit), days),
             note_open_days,
             note_last_days,
         )
 
     def _recompute_availability(self, days: Collection[str]) -> None:
-        operations = self._read("operations_daily", schemas.OPERATIONS_DAILY, days)
-        messages = self._read("messages", schemas.MESSAGES, days)
-        self._replace("availability", gold.availability(operations, messages), days)
+        operations, messages = self._read(schemas.OPERATIONS_DAILY, days), self._read(schemas.MESSAGES, days)
+        self._replace(schemas.AVAILABILITY, gold.availability(operations, messages), days)
 
     def _recompute_episodes(self) -> None:
-        transitions = self._read("transitions", schemas.TRANSITIONS)
-        carried = self._read("episode_messages", schemas.EPISODE_MESSAGES)
-        self._replace("episodes", gold.episodes(transitions, carried), self.manifest.days("episodes"))
+        transitions, carried = self._read(schemas.TRANSITIONS), self._read(schemas.EPISODE_MESSAGES)
+        self._replace(schemas.EPISODES, gold.episodes(transitions, carried))
 
     def _make_bills(self) -> None:
-        operations = self._read("operations_daily", schemas.OPERATIONS_DAILY)
-        self._replace("bills", gold.bills(operations, self._pricing), self.manifest.days("bills"))
-        cost = gold.pairing_cost(operations, self._pricing)
-        self._replace("pairing_cost", cost, self.manifest.days("pairing_cost"))
+        operations = self._read(schemas.OPERATIONS_DAILY)
+        self._replace(schemas.BILLS, gold.bills(operations, self._pricing))
+        self._replace(schemas.PAIRING_COST, gold.pairing_cost(operations, self._pricing))
 
-    def _read(self, name: str, table: schemas.Table, days: Collection[str] | None = None) -> DataFrame:
-        return self._store.read_table(self._spark, table.schema, name, self.manifest, days)
+    def _read(self, table: schemas.Table, days: Collection[str] | None = None) -> DataFrame:
+        return self._store.read_table(self._spark, table.schema, table.name, self.manifest, days)
 
-    def _replace(self, name: str, frame: DataFrame, days: Collection[str]) -> None:
-        written = self._store.write(frame, name, self._batch, "day")
+    def _replace(self, table: schemas.Table, frame: DataFrame, days: Collection[str] | None = None) -> None:
+        """Replace these days of a table, or all."""
+        written = self._store.write(frame, table.name, self._batch, "day")
         with self._lock:
-            self.manifest = self.manifest.with_table(name, days, written, self._batch)
+            replaced = self.manifest.days(table.name) if days is None else days
+            self.manifest = self.manifest.with_table(table.name, replaced, written, self._batch)
 
 
 def _together(*steps: Callable[[], Any]) -> list[Any]:

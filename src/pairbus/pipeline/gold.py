@@ -189,28 +189,18 @@ def availability(operations: DataFrame, messages: DataFrame) -> DataFrame:
     A message that was refused and never accepted counts once, however often it was sent. A failed restore is not a
     refused send.
     """
+    entity, sums = ("day", "primary", "target"), ("accepted", "accepted_by_primary", "refused")
     of_clients = f.col("role") != Role.NAMESPACE.value
+    direct = f.when(flow_column(FlowName.PRIMARY), f.col("operations")).otherwise(0)
     accepted = operations.where(of_clients & flow_column(*ACCEPTED)).select(
-        "day",
-        "primary",
-        "target",
-        f.col("operations").alias("accepted"),
-        f.when(flow_column(FlowName.PRIMARY), f.col("operations")).otherwise(0).alias("accepted_by_primary"),
-        f.lit(0).cast("long").alias("refused"),
+        *entity, f.col("operations").alias("accepted"), direct.alias("accepted_by_primary"), f.lit(0).alias("refused")
     )
     never = (f.col("accepted") == 0) & (f.col("refused") > 0)
-    refused = messages.where(never).select(
-        "day",
-        "primary",
-        "target",
-        f.lit(0).cast("long").alias("accepted"),
-        f.lit(0).cast("long").alias("accepted_by_primary"),
-        f.lit(1).cast("long").alias("refused"),
-    )
+    refused = messages.where(never).select(*entity, *(f.lit(int(name == "refused")).alias(name) for name in sums))
     summed = (
         accepted.unionByName(refused)
-        .groupBy("day", "primary", "target")
-        .agg(*(f.sum(name).alias(name) for name in ("accepted", "accepted_by_primary", "refused")))
+        .groupBy(*entity)
+        .agg(*(f.sum(name).alias(name) for name in sums))
         .withColumn("offered", f.col("accepted") + f.col("refused"))
     )
     return (

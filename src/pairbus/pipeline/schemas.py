@@ -363,14 +363,9 @@ Any other reader of Parquet takes the paths from `CURRENT.json`: `tables.NAME.DA
 
 def dictionary() -> str:
     clean, kept = (SILVER, QUARANTINE), (MESSAGES, TRANSITIONS, EPISODE_MESSAGES)
-    answers = tuple(table for table in TABLES if table not in clean and table not in kept)
-    parts = [_HEAD, "\n## Silver: clean records\n"]
-    parts += [_section(table) for table in clean]
-    parts.append("\n## Gold: answers\n")
-    parts += [_section(table) for table in answers]
-    parts.append("\n## Kept from build to build\n")
-    parts += [_section(table) for table in kept]
-    return "".join(parts)
+    answers = tuple(table for table in TABLES if table not in clean + kept)
+    chapters = {"Silver: clean records": clean, "Gold: answers": answers, "Kept from build to build": kept}
+    return _HEAD + "".join(f"\n## {title}\n{''.join(map(_section, tables))}" for title, tables in chapters.items())
 
 
 def _section(table: Table) -> str:

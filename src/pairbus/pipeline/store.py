@@ -41,7 +41,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from pairbus.ledger.files import CLOSED_SUFFIX, closed_name
+from pairbus.ledger.files import CLOSED_SUFFIX, closed_name, sync_folder
 from pairbus.pipeline.gold import Pricing
 
 FORMAT = 3
@@ -230,6 +230,10 @@ def _process_and_number(name: str) -> tuple[str, int | None]:
     return process, number if number is not None and name == closed_name(process, number) else None
 
 
+def _path(table: str, batch: int, day: str | None = None) -> str:
+    return f"{table}/batch={batch:06d}" + (f"/day={day}" if day else "")
+
+
 class TableStore:
     """Reads and writes the tables in one folder. Hold `locked` while writing."""
 
@@ -285,25 +289,17 @@ class TableStore:
             file.flush()
             os.fsync(file.fileno())
         unnamed.replace(self._current)
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.folder)
 
     def sweep(self, manifest: Manifest) -> None:
         """Remove what the manifest does not name: replaced days, and the files of a killed build.
 
         Files that Spark is still writing for a dead driver are left for the next build.
         """
-        days = {
-            f"{name}/batch={batch:06d}/day={day}"
-            for name, of_day in manifest.tables.items()
-            for day, batch in of_day.items()
-        }
-        days |= {f"silver/batch={b:06d}/day={day}" for day, batches in manifest.silver.items() for b in batches}
+        days = {_path(name, batch, day) for name, table in manifest.tables.items() for day, batch in table.items()}
+        days |= {_path("silver", batch, day) for day, batches in manifest.silver.items() for batch in batches}
         wanted = {day.rpartition("/")[0] for day in days}
-        wanted |= {f"quarantine/batch={batch:06d}" for batch in manifest.quarantine}
+        wanted |= {_path("quarantine", batch) for batch in manifest.quarantine}
         for batch in sorted(self.folder.glob("*/batch=*")):
             name = str(batch.relative_to(self.folder))
             if name not in wanted:
@@ -315,7 +311,7 @@ class TableStore:
 
     def write(self, frame: DataFrame, table: str, batch: int, *partitions: str) -> list[str]:
         """Write a batch of a table, replacing files of an earlier attempt; returns its days."""
-        place = self.folder / table / f"batch={batch:06d}"
+        place = self.folder / _path(table, batch)
         writer = frame.write.mode("overwrite")
         (writer.partitionBy(*partitions) if partitions else writer).parquet(str(place))
         return sorted(path.name.removeprefix("day=") for path in place.glob("day=*"))
@@ -324,7 +320,7 @@ class TableStore:
         """Replace a batch by a frame that is computed from it; returns its days."""
         beside = self.folder / f"{table}-again"
         days = self.write(frame, beside.name, batch, *partitions)
-        place = self.folder / table / f"batch={batch:06d}"
+        place = self.folder / _path(table, batch)
         shutil.rmtree(place)
         (beside / place.name).rename(place)
         with contextlib.suppress(OSError):  # a killed attempt may have left files: the next build sweeps them
@@ -334,9 +330,9 @@ class TableStore:
     def compact(self, spark: SparkSession, schema: t.StructType, manifest: Manifest, day: str, batch: int) -> None:
         """Write all batches of a day of silver again as one batch, in few files."""
         records = self.read_silver(spark, schema, manifest, [day])
-        folders = [self.folder / f"silver/batch={number:06d}/day={day}" for number in manifest.silver[day]]
+        folders = [self.folder / _path("silver", number, day) for number in manifest.silver[day]]
         size = sum(file.stat().st_size for folder in folders for file in folder.rglob("*.parquet"))
-        place = self.folder / f"silver/batch={batch:06d}/day={day}"
+        place = self.folder / _path("silver", batch, day)
         files = records.drop("day").coalesce(1 + size // _COMPACT_BYTES)
         files.write.mode("overwrite").partitionBy("namespace").parquet(str(place))
 
@@ -349,7 +345,7 @@ class TableStore:
     ) -> DataFrame:
         """Silver records of these days, or of all."""
         chosen = manifest.silver if days is None else {d: manifest.silver[d] for d in days if d in manifest.silver}
-        paths = [f"silver/batch={batch:06d}/day={day}" for day, batches in chosen.items() for batch in batches]
+        paths = [_path("silver", batch, day) for day, batches in chosen.items() for batch in batches]
         # A partition cannot hold an empty string: Spark writes and reads it as null.
         return self._read(spark, schema, "silver", paths).fillna("", ["namespace"])
 
@@ -357,7 +353,7 @@ class TableStore:
         self, spark: SparkSession, schema: t.StructType, batch: int, days: Iterable[str]
     ) -> DataFrame:
         """The records of one batch, published or not."""
-        paths = [f"silver/batch={batch:06d}/day={day}" for day in days]
+        paths = [_path("silver", batch, day) for day in days]
         return self._read(spark, schema, "silver", paths).fillna("", ["namespace"])
 
     def read_table(
@@ -371,12 +367,10 @@ class TableStore:
         """These days of a gold table, or all."""
         of_day = manifest.tables.get(table, {})
         chosen = of_day if days is None else {day: of_day[day] for day in days if day in of_day}
-        paths = [f"{table}/batch={batch:06d}/day={day}" for day, batch in chosen.items()]
-        return self._read(spark, schema, table, paths)
+        return self._read(spark, schema, table, [_path(table, batch, day) for day, batch in chosen.items()])
 
     def read_quarantine(self, spark: SparkSession, schema: t.StructType, manifest: Manifest) -> DataFrame:
-        paths = [f"quarantine/batch={batch:06d}" for batch in manifest.quarantine]
-        return self._read(spark, schema, "quarantine", paths)
+        return self._read(spark, schema, "quarantine", [_path("quarantine", batch) for batch in manifest.quarantine])
 
     def _read(self, spark: SparkSession, schema: t.StructType, table: str, paths: list[str]) -> DataFrame:
         if not paths:
