@@ -313,7 +313,7 @@ class _Reading:
             summary = summarise_tables(records, self._table(schemas.OPERATIONS_DAILY), audit, self._unreadable())
             bills, pairing_cost = self._bills(pricing)
             waited = self._table(schemas.WAITING) if look is None else gold.waiting(audit)
-            sends, depth = _over_time(records, self._depth_before())
+            sends, depth = over_time(records, self._depth_before())
             alive = {row["process"] for row in records.select("process").distinct().collect()}
             return Report(
                 first_day=self._days[0],
@@ -483,7 +483,7 @@ def _seconds(moment: datetime) -> float:
     return moment.timestamp()
 
 
-def _over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
+def over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
     """Sends by route, and the depth of the backlogs, in at most `_MAX_BUCKETS` buckets."""
     kinds = {
         "primary": (FlowName.PRIMARY, FlowName.FORWARDED),

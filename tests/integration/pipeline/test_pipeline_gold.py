@@ -19,6 +19,7 @@ from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import about_messages, audit, evidence, weigh
 from pairbus.pipeline.build import new_evidence
 from pairbus.pipeline.gold import Pricing
+from pairbus.pipeline.report import over_time
 from pairbus.pipeline.silver import flow_column, read_lines, rule_column, silver
 
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
@@ -399,6 +400,23 @@ def test_messages_with_the_same_id_on_other_entities_are_others(spark: SparkSess
         ("contoso", "invoices", "waiting"),
         ("tailspin", "orders", "waiting"),
     }
+
+
+def test_the_time_axis_includes_operations_that_failed(spark: SparkSession) -> None:
+    end = NOON + timedelta(seconds=30)
+    records = silver_frame(
+        spark,
+        record("a", "send"),
+        record("b", "divert", at=NOON + timedelta(seconds=9)),
+        record("b", "complete", "failed", on_backlog=True, at=end),
+        record("c", "receive", at=end + timedelta(seconds=30)),
+    )
+    sends, depth = over_time(records, depth_before=2)
+    assert (sends.start_s, sends.width_s, len(sends.values["primary"])) == (NOON.timestamp(), 1, 31)
+    assert {name: sum(values) for name, values in sends.values.items()} == {
+        "primary": 1, "backlog": 1, "spool": 0, "refused": 0,
+    }  # fmt: skip
+    assert depth.values["messages in backlogs"] == [2.0] * 9 + [3.0] * 22
 
 
 def test_availability_counts_a_refused_message_once(spark: SparkSession) -> None:

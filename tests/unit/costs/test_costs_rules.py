@@ -38,6 +38,7 @@ def test_each_operation_has_its_cause(
         (Operation.SCHEDULE, Route.PRIMARY, Outcome.UNKNOWN, False, {"failed"}),
         (Operation.SEND, Route.SPOOL, Outcome.FAILED, False, {"forward failed"}),
         (Operation.DIVERT, Route.BACKLOG, Outcome.OK, True, {"backlog", "stored"}),
+        (Operation.DIVERT, None, Outcome.OK, True, {"backlog", "stored"}),
         (Operation.DIVERT, Route.SPOOL, Outcome.OK, True, {"stored"}),
         (Operation.DIVERT, Route.BACKLOG, Outcome.FAILED, True, set()),
         (Operation.SPOOL, Route.SPOOL, Outcome.OK, False, {"spool"}),
