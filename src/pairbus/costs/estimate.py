@@ -126,7 +126,8 @@ def diverted_in_outage(fleet: Fleet, outage: OutageScenario) -> int:
 
 def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: OutageScenario | None = None) -> Estimate:
     """The operations and the price that pairing adds in 30 days."""
-    lines = [_creation(fleet), _idle(fleet)]
+    queues = fleet.backlog_queue_count
+    lines = [_line("creation", "secondary", queues, f"{queues:,} backlog queues, created once"), _idle(fleet)]
     if outage is not None:
         lines += _outage_lines(fleet, outage)
     prices = tariff.plan(plan)
@@ -147,9 +148,9 @@ def _standing(plan: Plan) -> Decimal:
     return HOURS_PER_MONTH * (plan.base_per_hour + plan.messaging_unit_per_hour)
 
 
-def _creation(fleet: Fleet) -> EstimateLine:
-    count = fleet.backlog_queue_count
-    return EstimateLine("creation", "secondary", None, None, count, f"{count} backlog queues, created once = {count}")
+def _line(cause: str, namespace: str, count: int, formula: str) -> EstimateLine:
+    """A line without a rate."""
+    return EstimateLine(cause, namespace, None, None, count, f"{formula} = {count:,}")
 
 
 def _idle(fleet: Fleet) -> EstimateLine:
@@ -168,31 +169,12 @@ def _outage_lines(fleet: Fleet, outage: OutageScenario) -> list[EstimateLine]:
     messages = diverted_in_outage(fleet, outage) * outage.times
     each = units(outage.message_bytes)
     half = TRANSIT_OPERATIONS // 2
+    carried = messages * each * half
     times = f"{outage.times} outages" if outage.times != 1 else "1 outage"
     travel = f"{messages:,} diverted messages x {each} units of 64 KB x {half} of {TRANSIT_OPERATIONS} operations"
+    sends = f"{times} x {fleet.entities} entities x {fleet.clients} clients x {pings_each} pings"
     return [
-        EstimateLine(
-            "pings",
-            "primary",
-            None,
-            None,
-            pings,
-            f"{times} x {fleet.entities} entities x {fleet.clients} clients x {pings_each} pings = {pings:,}",
-        ),
-        EstimateLine(
-            "diverted messages",
-            "secondary",
-            None,
-            None,
-            messages * each * half,
-            f"{travel} (send to the backlog, receive from it) = {messages * each * half:,}",
-        ),
-        EstimateLine(
-            "diverted messages",
-            "primary",
-            None,
-            None,
-            messages * each * half,
-            f"{travel} (send to the primary, receive from it) = {messages * each * half:,}",
-        ),
+        _line("pings", "primary", pings, sends),
+        _line("diverted messages", "secondary", carried, f"{travel} (send to the backlog, receive from it)"),
+        _line("diverted messages", "primary", carried, f"{travel} (send to the primary, receive from it)"),
     ]

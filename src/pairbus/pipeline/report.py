@@ -117,31 +117,17 @@ def summarise(
         # drops all rows if a filter is always true.
         records = each_once(silver(lines)).persist()
         try:
-            return summarise_records(records, quarantine(lines), look=look, require_receipts=require_receipts)
+            return _summarise(records, quarantine(lines), audit(records, look=look, require_receipts=require_receipts))
         finally:
             records.unpersist()
 
 
-def summarise_records(
-    records: DataFrame,
-    quarantined: DataFrame,
-    *,
-    look: Look | None = None,
-    require_receipts: bool = False,
-) -> Summary:
-    of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
-    totals = records.agg(
-        _count(of_clients & (f.col("operation") == Operation.PING.value)).alias("pings"),
-        _unidentified(),
-        *_ledger_counts(),
-    ).first()
-    billed = operations_daily(records).where("in_bill").agg(_total(f.lit(True), "billed").alias("billed")).first()
-    copies = ("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates")
-    audited = audit(records, look=look, require_receipts=require_receipts)
-    assert totals is not None
-    assert billed is not None
+def _summarise(records: DataFrame, quarantined: DataFrame, audited: DataFrame) -> Summary:
+    pings = _count(_succeeded() & (f.col("operation") == Operation.PING.value)).alias("pings")
+    totals = _row(records.agg(pings, *_record_counts()))
+    billed = _row(operations_daily(records).agg(_total(f.col("in_bill"), "billed").alias("billed")))
     return Summary(
-        **_sums(audited, *copies),
+        **_sums(audited, "accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates"),
         **{name: int(totals[name]) for name in ("pings", "unidentified", "unrecorded", "died")},
         billed_operations=int(billed["billed"]),
         broken_lines=quarantined.count(),
@@ -153,15 +139,14 @@ def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFra
 
     A message that the primary accepted directly counts as delivered.
     """
-    of_clients = (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
-    done = operations.agg(
-        _total(of_clients & flow_column(*ACCEPTED), "operations").alias("accepted"),
-        _total(f.col("in_bill"), "billed").alias("billed_operations"),
-        _total(of_clients & (f.col("operation") == Operation.PING.value), "operations").alias("pings"),
-    ).first()
-    totals = records.agg(*_ledger_counts(), _unidentified()).first()
-    assert done is not None
-    assert totals is not None
+    done = _row(
+        operations.agg(
+            _total(_succeeded() & flow_column(*ACCEPTED), "operations").alias("accepted"),
+            _total(f.col("in_bill"), "billed").alias("billed_operations"),
+            _total(_succeeded() & (f.col("operation") == Operation.PING.value), "operations").alias("pings"),
+        )
+    )
+    totals = _row(records.agg(*_record_counts()))
     counts = _sums(audited, "dead_lettered", "expired", "waiting", "lost", "duplicates")
     accepted = int(done["accepted"]) + counts["inferred"]
     undelivered = counts["dead_lettered"] + counts["expired"] + counts["waiting"] + counts["lost"]
@@ -179,25 +164,33 @@ def _sums(audited: DataFrame, *fates: str) -> dict[str, int]:
     """The sums of these columns, of those about travel, and of those that a look into the queues adds."""
     added = [name for name in ("unsure", "unchecked") if name in audited.columns]
     names = (*fates, "diverted", "spooled", "restored", "inferred", *added)
-    sums = audited.agg(*(_total(f.lit(True), name).alias(name) for name in names)).first()
-    assert sums is not None
+    sums = _row(audited.agg(*(_total(f.lit(True), name).alias(name) for name in names)))
     return {name: int(sums[name]) for name in names}
 
 
-def _unidentified() -> Column:
-    on_message = f.col("operation").isin(
-        [Operation.SEND.value, Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value]
-    )
-    ok = (f.col("outcome") == Outcome.OK.value) & (f.col("role") != Role.NAMESPACE.value)
-    return _count(ok & on_message & f.col("message_id").isNull()).alias("unidentified")
+def _succeeded() -> Column:
+    """Whether an operation succeeded, as recorded by anyone but a namespace."""
+    return (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
 
 
-def _ledger_counts() -> list[Column]:
-    """Counts from the records of ledgers about themselves."""
+def _record_counts() -> list[Column]:
+    """The counts of a summary that come from single records."""
     operation = f.col("operation")
-    missing = f.sum(f.when(operation == Operation.GAP.value, f.col("count")))
+    on_message = operation.isin(
+        [o.value for o in (Operation.SEND, Operation.DIVERT, Operation.SPOOL, Operation.RESTORE)]
+    )
     opened, closed = _count(operation == Operation.OPEN.value), _count(operation == Operation.CLOSE.value)
-    return [f.coalesce(missing, f.lit(0)).alias("unrecorded"), (opened - closed).alias("died")]
+    return [
+        _count(_succeeded() & on_message & f.col("message_id").isNull()).alias("unidentified"),
+        _total(operation == Operation.GAP.value, "count").alias("unrecorded"),
+        (opened - closed).alias("died"),
+    ]
+
+
+def _row(aggregated: DataFrame) -> Row:
+    row = aggregated.first()
+    assert row is not None
+    return row
 
 
 def _total(condition: Column, name: str) -> Column:
@@ -369,8 +362,7 @@ class _Reading:
         on_backlog = f.contains(f.col("entity"), f.lit(BACKLOG_SEGMENT))
         left = flow_column(FlowName.GONE, on_backlog=on_backlog)
         change = f.when(flow_column(*_ENTERING), f.col("operations")).when(left, -f.col("operations"))
-        row = earlier.where(f.col("role").isin(*_CARRIERS)).agg(f.sum(change).alias("depth")).first()
-        assert row is not None
+        row = _row(earlier.where(f.col("role").isin(*_CARRIERS)).agg(f.sum(change).alias("depth")))
         return max(0, row["depth"] or 0)
 
     @property
@@ -497,8 +489,8 @@ def over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
     # Operations that failed are drawn nowhere, but the time axis includes them.
     drawn = [operation.value for operation, rules in RULES.items() if any(shown & set(rule.flows) for rule in rules)]
     moves = records.where(f.col("role").isin(*_CARRIERS) & f.col("operation").isin(drawn))
-    edges = moves.agg(f.min("at").alias("first"), f.max("at").alias("last")).first()
-    if edges is None or edges["first"] is None:
+    edges = _row(moves.agg(f.min("at").alias("first"), f.max("at").alias("last")))
+    if edges["first"] is None:
         return Series(0.0, 1, {}), Series(0.0, 1, {})
     first, last = _seconds(edges["first"]), _seconds(edges["last"])
     fitting = (width for width in _WIDTHS_SECONDS if (last - first) / width < _MAX_BUCKETS - 1)
@@ -530,6 +522,5 @@ def _waits(audit: DataFrame) -> list[tuple[str, int]]:
         columns.append(f.count_if((f.col("s") > lower) & (f.col("s") <= edge)).alias(name))
         lower = edge
     columns.append(f.count_if(f.col("s") > lower).alias("longer"))
-    row = waited.agg(*columns).first()
-    assert row is not None
+    row = _row(waited.agg(*columns))
     return [(name, int(row[name])) for name in (*names, "longer")]
