@@ -1,7 +1,6 @@
 """The pipeline on Spark: the connector, the syphon as a Spark job, and the tables made from the ledger.
 
-`ServiceBusDataSource` and `run_spark_syphon` are here too, loaded when they are asked for: the package can be imported
-without Spark, its names cannot.
+Its names are loaded on first use: the package can be imported without Spark, its names cannot.
 """
 
 from __future__ import annotations

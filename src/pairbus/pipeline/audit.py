@@ -355,7 +355,7 @@ def look_into_backlogs(
     seen = waiting.unionByName(seen_messages(reader.option("subQueue", "deadLetter").load(), "dead-letter"))
     if id_salt is not None:
         salt = id_salt
-        hashed = f.udf(lambda name: None if name is None else hashed_id(name, salt), t.StringType(), useArrow=False)
+        hashed = f.udf(lambda plain: None if plain is None else hashed_id(plain, salt), t.StringType(), useArrow=False)
         seen = seen.unionByName(seen.withColumn("message_id", hashed("message_id")))
     # Eager, because the look must be older than everything that is read after it.
     seen = seen.localCheckpoint(eager=True)

@@ -131,7 +131,7 @@ def episodes(transitions: DataFrame, episode_messages: DataFrame) -> DataFrame:
     """Each failover from its first transition to its last, with its diverted messages."""
     order = f.struct("at", "n")
     to = f.col("state_to")
-    found = transitions.groupBy("primary", "target", "process", "episode").agg(
+    failovers = transitions.groupBy("primary", "target", "process", "episode").agg(
         f.min(f.when(to == "suspect", f.col("at"))).alias("suspect_at"),
         f.min(f.when(to == "failed over", f.col("at"))).alias("failed_over_at"),
         f.min_by("cause", order).alias("cause"),
@@ -140,14 +140,12 @@ def episodes(transitions: DataFrame, episode_messages: DataFrame) -> DataFrame:
     )
     over = f.col("last.state_to") == "healthy"
     carried = episode_messages.groupBy("episode").agg(
-        f.sum("diverted").alias("diverted"),
-        f.sum("home").alias("home"),
-        f.sum("waiting").alias("waiting"),
+        *(f.sum(name).alias(name) for name in ("diverted", "home", "waiting")),
         f.min("first_diverted_at").alias("first_diverted_at"),
         f.max("last_home_at").alias("last_home_at"),
     )
     whole = (
-        found.withColumn("healthy_at", f.when(over, f.col("last.at")))
+        failovers.withColumn("healthy_at", f.when(over, f.col("last.at")))
         .withColumn("ended_by", f.when(over, f.col("last.cause")))
         .join(carried, "episode", "left")
         .fillna(0, ["diverted", "home", "waiting"])
