@@ -68,7 +68,7 @@ def test_a_send_that_never_had_its_turn_blames_no_entity(pair: EmbeddedPair, she
         pair.primary.fault("hang", entity=queue)
         thread, outcome = in_background(lambda: sender.send_messages(ServiceBusMessage("held")))
         wait_until(lambda: is_sending(sender), 30, "a send under way")
-        sender.send_messages(ServiceBusMessage("behind it"), timeout=3)
+        sender.send_messages(ServiceBusMessage("behind it"), timeout=8)
         assert backlog_bodies(client, pair) == ["behind it"]
         assert client.state(queue) is EntityState.HEALTHY
         pair.primary.clear_faults()

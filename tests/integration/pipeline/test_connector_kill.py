@@ -50,7 +50,7 @@ PROGRAM = """
         threading.Event().wait()
 
     async def lock_some(wire, entity):
-        connection = await wire.connection(entity)
+        connection = await wire.session.connection(entity)
         receiver = await connection.open_receiver(entity, credit=5)
         await receiver.receive(5)
 
@@ -168,12 +168,13 @@ def live_until(moment: str, namespace: EmbeddedNamespace, folder: Path) -> None:
         )
         assert child.poll() is None, errors.read_text()[-3000:]
     finally:
-        family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
-        for one in family:
-            with suppress(psutil.Error):
-                one.send_signal(signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):  # it ended by itself, and the assertion says why
+            family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+            for process in family:
+                with suppress(psutil.Error):
+                    process.send_signal(signal.SIGKILL)
+            psutil.wait_procs(family)
         child.wait()
-        psutil.wait_procs(family)
     (folder / "moment").unlink(missing_ok=True)
     for path in (folder / "checkpoint" / "commits").glob("*"):
         if path.is_fifo():
