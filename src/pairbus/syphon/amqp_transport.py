@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from pairbus import envelope
 from pairbus.amqp.client import (
@@ -67,9 +66,9 @@ class AmqpTransport:
     async def send(self, destination: str, raws: Sequence[bytes]) -> None:
         session = self._sessions.get(destination)
         if session is None:
-            session = self._sessions[destination] = _session(self._primary)
-            if len(self._sessions) > _MAX_SENDERS:
+            if len(self._sessions) >= _MAX_SENDERS:
                 await self._close_idle_session()
+            session = self._sessions.setdefault(destination, _session(self._primary))
         link_is_open = False
         try:
             sender = await session.sender(destination)
@@ -232,15 +231,16 @@ async def _end(session: AmqpSession, error: Exception) -> None:
 
 
 def _lock_tokens(deliveries: Sequence[Delivery]) -> Array:
-    return Array(_UUID_ARRAY, [UUID(bytes_le=delivery.handle.tag) for delivery in deliveries])
+    return Array(_UUID_ARRAY, [delivery.handle.lock_token for delivery in deliveries])
 
 
 def _deliveries(received: Sequence[Received]) -> list[Delivery]:
     now = asyncio.get_running_loop().time()
     deliveries = []
-    for handle in received:
-        message = envelope.inspect(handle.raw)
+    for each in received:
+        message = envelope.inspect(each.raw)
         until = message.locked_until_ms / 1000 if message.locked_until_ms is not None else None
+        handle = Received(b"", each.tag, each.delivery)  # `Delivery.drop_content` must free the bytes
         deliveries.append(Delivery(message, handle, renew_after(now, until)))
     return deliveries
 

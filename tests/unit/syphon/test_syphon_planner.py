@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import cast
 from uuid import UUID
 
 import pytest
 
 from pairbus import envelope
+from pairbus.amqp.client import Received
 from pairbus.amqp.codec import encode
 from pairbus.amqp.conditions import CONDITIONS
+from pairbus.amqp.links import IncomingDelivery
 from pairbus.amqp.message import (
     APPLICATION_PROPERTIES,
     edited_map,
@@ -22,6 +26,7 @@ from pairbus.amqp.types import ULong
 from pairbus.failover.classification import ErrorDescription
 from pairbus.failover.classification import Verdict as Classified
 from pairbus.failover.classification import verdict as classify
+from pairbus.syphon.amqp_transport import _deliveries
 from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.planner import (
     Action,
@@ -372,3 +377,14 @@ def test_ids_are_read_as_everywhere_else(message_id: object) -> None:
         assert message_key(whole) == read_facts(whole).message_key
     assert message_key(body) is None
     assert message_key(b"") is None
+
+
+def test_a_held_delivery_of_the_amqp_transport_keeps_no_bytes() -> None:
+    async def play() -> Delivery:
+        (arrived,) = _deliveries([Received(raw("1"), b"t" * 16, cast(IncomingDelivery, object()))])
+        return arrived
+
+    held = asyncio.run(play())
+    held.drop_content()
+    assert (held.message.raw, held.handle.raw, held.handle.tag) == (b"", b"", b"t" * 16)
+    assert (held.message.message_id, held.message.destination) == ("1", "orders")
