@@ -1,9 +1,11 @@
 """A session with a namespace over raw AMQP: one connection, the tokens put on it, and its links.
 
 Rules
-- The connection opens on first use, and again on the next use after it was lost. Its links do not survive it.
+- The connection opens on first use, and again on the next use after it was lost. Its links do not survive it. A session
+  that was closed or aborted does not connect again, not even for a coroutine that is waiting for the connection.
 - A token for an entity is put before the entity is used. While a link to the entity is open, the token is renewed in
   the background; if that fails, the service closes the link when the old token expires.
+- Senders stay open for the next use, at most `_MAX_SENDERS` of them: an idle one is closed for a new one.
 - Nothing is retried here. Operations raise `AmqpClientError`, `TokenUnavailableError`, OSError or TimeoutError.
 """
 
@@ -17,13 +19,22 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from pairbus.amqp.client import OPEN_TIMEOUT, AmqpClientError, ClientConnection, ReceiverLink, SenderLink
+from pairbus.amqp.client import (
+    OPEN_TIMEOUT,
+    AmqpClientError,
+    ClientConnection,
+    LinkLostError,
+    ReceiverLink,
+    SenderLink,
+)
+from pairbus.amqp.conditions import CONNECTION_FORCED
 from pairbus.amqp.engine import EngineLimits
-from pairbus.amqp.outcomes import TokenUnavailableError
+from pairbus.amqp.outcomes import AmqpError, TokenUnavailableError
 
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
+_MAX_SENDERS = 500
 _TOKEN_MARGIN_SECONDS = 120.0
 _TOKEN_RETRY_SECONDS = 30.0
 _TOKEN_SHARE_USED = 0.8
@@ -65,6 +76,7 @@ class AmqpSession:
         self._limits = limits
         self._open_timeout_s = open_timeout_s
         self._connection: ClientConnection | None = None
+        self._is_closed = False
         self._connecting = asyncio.Lock()
         self._opening_sender = asyncio.Lock()
         self._tokens_expire_at: dict[str, int] = {}
@@ -84,6 +96,7 @@ class AmqpSession:
     async def connection(self, entity: str | None = None) -> ClientConnection:
         """Return an open connection that holds a valid token for `entity`."""
         async with self._connecting:
+            self._require_open()
             connection = self._connection
             if connection is None or connection.lost.done():
                 self._forget_links()
@@ -96,6 +109,9 @@ class AmqpSession:
                     limits=self._limits,
                     timeout=self._open_timeout_s,
                 )
+                if self._is_closed:  # while it was connecting
+                    connection.abort()
+                    self._require_open()
             if entity is not None and self._tokens_expire_at.get(entity, 0) < time.time() + _TOKEN_MARGIN_SECONDS:
                 await self._put_token(connection, entity)
             return connection
@@ -107,6 +123,8 @@ class AmqpSession:
             if sender is None or not sender.is_open:
                 connection = await self.connection(entity)
                 sender = await connection.open_sender(entity, timeout=self._open_timeout_s)
+                if len(self._senders) >= _MAX_SENDERS:
+                    await self._close_idle_sender()
                 self._senders[entity] = sender
                 self._renew_token_for(connection, entity, sender)
             return sender
@@ -119,17 +137,30 @@ class AmqpSession:
         return receiver
 
     def abort(self) -> None:
-        """Drop the connection without waiting. Whatever is in flight fails."""
+        """Close without waiting for the peer. Whatever is in flight fails."""
+        self._is_closed = True
         self._forget_links()
         if self._connection is not None:
             self._connection.abort()
 
     async def close(self) -> None:
+        self._is_closed = True
         self._forget_links()
         if self._connection is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await self._connection.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise LinkLostError(AmqpError(CONNECTION_FORCED, "the session was closed"))
+
+    async def _close_idle_sender(self) -> None:
+        for entity, sender in self._senders.items():
+            if not sender.in_flight:
+                del self._senders[entity]
+                await sender.close()
+                return
 
     def _forget_links(self) -> None:
         for renewal in self._renewals.values():

@@ -10,7 +10,7 @@ import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp import session as session_module
-from pairbus.amqp.client import TokenRefusedError
+from pairbus.amqp.client import LinkLostError, SenderLink, TokenRefusedError
 from pairbus.amqp.conditions import NOT_FOUND
 from pairbus.amqp.outcomes import TokenUnavailableError
 from pairbus.amqp.session import AmqpEndpoint, AmqpSession
@@ -61,6 +61,61 @@ def test_one_connection_and_one_sender_serve_until_they_are_lost(tmp_path: Path)
         assert await session.connection() is not connection
         assert tokens.audiences.count("sb://localhost/orders") == 2
         await session.close()
+
+    on_stage(tmp_path, play)
+
+
+async def detached(sender: SenderLink) -> None:
+    """Wait until the peer has confirmed the end of the link; `on_stage` limits the time."""
+    while sender.is_open:
+        await asyncio.sleep(0)
+
+
+def test_a_detached_sender_is_replaced_on_the_same_connection(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        session = session_of(stage, CountedTokens(stage))
+        sender, connection = await session.sender("orders"), await session.connection()
+        await sender.close()
+        await detached(sender)
+        again = await session.sender("orders")
+        assert again is not sender
+        await again.send(data_message(b"x"))
+        assert await session.connection() is connection
+        await session.close()
+
+    on_stage(tmp_path, play)
+
+
+def test_an_idle_sender_is_closed_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_MAX_SENDERS", 1)
+
+    async def play(stage: AmqpStage) -> None:
+        session = session_of(stage, CountedTokens(stage))
+        first = await session.sender("orders")
+        second = await session.sender("orders-too")
+        await detached(first)
+        await second.send(data_message(b"x"))
+        await (await session.sender("orders")).send(data_message(b"y"))
+        await session.close()
+
+    on_stage(tmp_path, play)
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_a_session_that_ends_while_it_connects_stays_closed(end: str, tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        session = session_of(stage, CountedTokens(stage))
+        waiting = [asyncio.ensure_future(session.sender("orders")) for _ in range(2)]
+        await asyncio.sleep(0)
+        if end == "close":
+            await session.close()
+        else:
+            session.abort()
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(outcome, LinkLostError)
+        with pytest.raises(LinkLostError, match="closed"):
+            await session.connection()
+        assert "closed" in repr(session)
 
     on_stage(tmp_path, play)
 

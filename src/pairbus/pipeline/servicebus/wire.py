@@ -110,14 +110,18 @@ class Wire:
         """Run `work` until it succeeds. Raises `WireError` on a final refusal, or when the time is over."""
         deadline = self._loop.time() + retry_seconds
         attempt = 0
+        session: AmqpSession | None = None
         while True:
             try:
+                session = self.session
                 async with asyncio.timeout(CALL_SECONDS):
-                    return await work(self.session)
+                    return await work(session)
             except (AmqpClientError, OSError, TimeoutError) as error:
                 condition = error.condition if isinstance(error, AmqpClientError) else CONNECTION_FORCED
-                if isinstance(error, TimeoutError) and self._session is not None:
-                    self._session.abort()  # the peer does not answer: the next attempt needs a new connection
+                if isinstance(error, TimeoutError) and session is not None:
+                    session.abort()  # the peer does not answer: the next attempt needs a new connection
+                    if self._session is session:
+                        self._session = None
                 self._raise_if_final(entity, error, condition)
                 pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
                 if self._loop.time() + pause > deadline:
