@@ -573,11 +573,6 @@ class NodeLinks:
             if not future.done():
                 future.cancel()
 
-    async def close(self) -> None:
-        self._reading.cancel()
-        await self._sender.close()
-        await self._receiver.close()
-
     async def _read(self) -> None:
         try:
             while True:

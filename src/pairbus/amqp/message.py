@@ -335,24 +335,19 @@ def read_stamps(raw: bytes) -> Stamps:
         pos = skip(raw, pos + 3)
     is_short = raw[pos : pos + 3] == b"\x00\x53\x72"  # descriptors may also be written in their long forms
     section = raw[pos : skip(raw, pos + 3)] if is_short else Sections.split(raw).message_annotations
-    return stamps_in(section, map_pairs(section))
-
-
-def stamps_in(annotations: bytes, pairs: Iterable[Pair]) -> Stamps:
-    """The stamps among the pairs of the message annotations."""
     number: Any = None
     enqueued_ms: Any = 0
     locked_until_ms: Any = None
     state: Any = 0
-    for key, _, value_at, _ in pairs:
+    for key, _, value_at, _ in map_pairs(section):
         if key == "x-opt-sequence-number":
-            number = decode(annotations, value_at)[0]
+            number = decode(section, value_at)[0]
         elif key == "x-opt-enqueued-time":
-            enqueued_ms = decode(annotations, value_at)[0]
+            enqueued_ms = decode(section, value_at)[0]
         elif key == "x-opt-locked-until":
-            locked_until_ms = decode(annotations, value_at)[0]
+            locked_until_ms = decode(section, value_at)[0]
         elif key == "x-opt-message-state":
-            state = decode(annotations, value_at)[0]
+            state = decode(section, value_at)[0]
     if not isinstance(number, int):
         raise AmqpDecodeError("the message has no sequence number: it was neither received nor peeked")
     return Stamps(int(number), int(enqueued_ms or 0), locked_until_ms, STATES[int(state or 0)])

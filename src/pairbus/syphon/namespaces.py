@@ -132,6 +132,7 @@ class Namespace:
         return AmqpEndpoint(self.host, self.address, self._tls_context() if self.tls else None, SdkTokens(credential))
 
     def _tls_context(self) -> ssl.SSLContext:
+        """Trust only the file in `connection_verify`; without one, certifi's authorities and the system's."""
         context = ssl.create_default_context(cafile=self.connection_verify or certifi.where())
         if self.connection_verify is None:
             context.load_default_certs()

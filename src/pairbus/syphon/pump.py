@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pairbus.amqp.conditions import TIMEOUT
 from pairbus.syphon.deliveries import Delivery, Peeked
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.planner import (
@@ -377,7 +378,7 @@ class Pump:
                 await self._transport.send(send.destination, send.raws)
         except TimeoutError:
             text = f"no answer within {self._options.send_timeout:g} s"
-            error = SendError(SendFailure.UNREACHABLE, "com.microsoft:timeout", text, in_doubt=True)
+            error = SendError(SendFailure.UNREACHABLE, TIMEOUT, text, in_doubt=True)
         except SendError as refused:
             error = refused
         except Exception as bug:  # the outermost frame of a send: its lane must learn that it ended
