@@ -9,14 +9,18 @@ Steps apply per namespace and month, each price to the operations (or connection
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal, InvalidOperation
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 
-from pairbus.toml import TomlError, read_toml
+from msgspec import Meta, Struct, field
+
+from pairbus.toml import MAX_INTEGER, TomlError, convert_toml, read_toml
 
 MILLION = Decimal(1_000_000)
 CONNECTION_HOURS = 744
@@ -64,72 +68,76 @@ class Tariff:
             ) from None
 
 
+class _Price(Decimal):
+    """A price in a tariff file: a text, because a TOML float is not exact."""
+
+    expected = 'a price in quotes, such as "0.80"'
+
+
+def _read_price(kind: type, value: Any) -> _Price:
+    with contextlib.suppress(InvalidOperation):
+        price = _Price(value if type(value) in (str, int) else "nan")
+        if price.is_finite() and 0 <= price <= HIGHEST_PRICE:
+            return price
+    raise ValueError(f"Expected {_Price.expected}")
+
+
+class _OperationsStep(Struct, frozen=True, forbid_unknown_fields=True):
+    price: _Price = field(name="price_per_million")
+    up_to: Annotated[int, Meta(gt=0, le=MAX_INTEGER, extra={"expected": "a whole number above 0"})] | None = None
+
+
+class _ConnectionsStep(Struct, frozen=True, forbid_unknown_fields=True):
+    price: _Price = field(name="price_each")
+    up_to: Annotated[int, Meta(gt=0, le=MAX_INTEGER, extra={"expected": "a whole number above 0"})] | None = None
+
+
+class _PlanTable(Struct, frozen=True, forbid_unknown_fields=True):
+    base_per_hour: _Price = _Price(0)
+    messaging_unit_per_hour: _Price = _Price(0)
+    operations: tuple[_OperationsStep, ...] = ()
+    connections: tuple[_ConnectionsStep, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, steps in (("operations", self.operations), ("connections", self.connections)):
+            limits = [math.inf if step.up_to is None else step.up_to for step in steps]
+            if limits and (limits[-1] != math.inf or limits != sorted(set(limits))):
+                shown = ", ".join("none" if step.up_to is None else f"{step.up_to:,}" for step in steps)
+                raise ValueError(
+                    f"{name} has steps with up_to {shown}: steps must grow, and only the last has no up_to."
+                )
+
+
+class _TariffFile(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    valid_from: Annotated[date, Meta(extra={"expected": "a day, such as 2026-01-31"})]
+    currency: str
+    source: str
+    plans: Annotated[dict[str, Any], Meta(min_length=1, extra={"expected": "tables, such as [plans.standard]"})]
+
+
 def parse_tariff(raw: bytes | str, where: str) -> Tariff:
     """Parse a tariff file; `where` names it in errors."""
+    where = f"The tariff {where}"
     try:
-        data = read_toml(raw, where=f"The tariff {where}")
+        file = convert_toml(read_toml(raw, where=where), _TariffFile, where=where)
+        plans = {name: _plan(name, body, f"{where}: plans: {name}") for name, body in file.plans.items()}
     except TomlError as error:
         raise TariffError(str(error)) from error
-    _known(data, {"name", "valid_from", "currency", "source", "plans"}, where)
-    for field, kind in (("name", str), ("valid_from", date), ("currency", str), ("source", str), ("plans", dict)):
-        if not isinstance(data.get(field), kind):
-            raise TariffError(f"The tariff {where} needs {field}, a {kind.__name__}; it has {data.get(field)!r}.")
-    if isinstance(begins := data["valid_from"], datetime):  # every datetime is also a date
-        raise TariffError(
-            f"The tariff {where} has valid_from {begins.isoformat()}, a time. Give a date: {begins.date().isoformat()}."
-        )
-    plans = {name: _plan(name, body, f"{where}, plan {name}") for name, body in data["plans"].items()}
-    if not plans:
-        raise TariffError(f"The tariff {where} has no plans; give at least one, such as [plans.standard].")
-    return Tariff(data["name"], data["valid_from"], data["currency"], data["source"], plans)
+    return Tariff(file.name, file.valid_from, file.currency, file.source, plans)
 
 
 def _plan(name: str, body: Any, where: str) -> Plan:
     if not isinstance(body, dict):
-        raise TariffError(f"The tariff {where} must be a table of prices; it is {body!r}.")
-    _known(body, {"base_per_hour", "messaging_unit_per_hour", "operations", "connections"}, where)
+        raise TomlError(f"{where} is {str(body)[:60]}: expected a table, [plans.{name}].")
+    table = convert_toml(body, _PlanTable, where=where, dec_hook=_read_price)
     return Plan(
-        name=name,
-        base_per_hour=_price(body.get("base_per_hour", "0"), f"{where}, base_per_hour"),
-        messaging_unit_per_hour=_price(body.get("messaging_unit_per_hour", "0"), f"{where}, messaging_unit_per_hour"),
-        operations=_steps(body.get("operations", []), "price_per_million", f"{where}, operations"),
-        connections=_steps(body.get("connections", []), "price_each", f"{where}, connections"),
+        name,
+        Decimal(table.base_per_hour),
+        Decimal(table.messaging_unit_per_hour),
+        tuple(Step(step.up_to, Decimal(step.price)) for step in table.operations),
+        tuple(Step(step.up_to, Decimal(step.price)) for step in table.connections),
     )
-
-
-def _steps(body: Any, price: str, where: str) -> tuple[Step, ...]:
-    if not isinstance(body, list):
-        raise TariffError(f"The tariff {where} must be a list of steps; it is {body!r}.")
-    steps: list[Step] = []
-    for number, entry in enumerate(body, 1):
-        here = f"{where}, step {number}"
-        if not isinstance(entry, dict) or price not in entry:
-            raise TariffError(f"The tariff {here} needs {price}; it is {entry!r}.")
-        _known(entry, {"up_to", price}, here)
-        up_to = entry.get("up_to")
-        floor = 0 if not steps else steps[-1].up_to
-        if floor is None or (up_to is not None and (type(up_to) is not int or up_to <= floor)):
-            raise TariffError(f"The tariff {here} has up_to {up_to!r}; it must grow, and only the last step has none.")
-        steps.append(Step(up_to, _price(entry[price], f"{here}, {price}")))
-    if steps and steps[-1].up_to is not None:
-        raise TariffError(f"The tariff {where} ends at {steps[-1].up_to:,}; the last step must have no up_to.")
-    return tuple(steps)
-
-
-def _price(value: Any, where: str) -> Decimal:
-    try:
-        price = Decimal(value) if isinstance(value, str | int) else Decimal("NaN")
-    except InvalidOperation:
-        price = Decimal("NaN")
-    if not price.is_finite() or not 0 <= price <= HIGHEST_PRICE:
-        raise TariffError(f'The tariff {where} is {value!r}; give a price as text, such as "0.80".')
-    return price
-
-
-def _known(table: Mapping[str, Any], names: set[str], where: str) -> None:
-    unknown = sorted(set(table) - names)
-    if unknown:
-        raise TariffError(f"The tariff {where} has {unknown[0]!r}; known names: {', '.join(sorted(names))}.")
 
 
 def shipped_tariffs() -> tuple[Tariff, ...]:
