@@ -24,6 +24,7 @@ from pairbus.cli.options import (
     read_tariffs,
 )
 from pairbus.cli.output import Refusal
+from pairbus.private import open_private
 
 if TYPE_CHECKING:
     import socket
@@ -155,7 +156,7 @@ def _token_file(state_folder: Path, listener: socket.socket, token: str | None) 
         return
     path = state_folder / f"dashboard-{listener.getsockname()[1]}.token"
     path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+    with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
         file.write(f"{token}\n")
     try:
         yield path

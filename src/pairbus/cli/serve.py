@@ -19,6 +19,7 @@ import typer
 from pairbus.cli.foreground import stop_event
 from pairbus.cli.options import Ledger, check_port
 from pairbus.cli.output import LogLevel, Refusal, configure_logs, is_quiet, print_json
+from pairbus.private import private_folder
 
 if TYPE_CHECKING:
     import asyncio
@@ -168,7 +169,7 @@ def _add_to_list(entry: RunningServer) -> None:
 
     try:
         path = run_file(entry)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path.parent)
         for _ in running_servers():
             pass  # reading the list removes the entries of dead servers
         RunningServer.write_all([entry], path)

@@ -14,7 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pairbus.private import read_private, replace_private
+
 DATA_FOLDER_FILE = "server.json"
+MOST_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +33,14 @@ class RunningServer:
     @staticmethod
     def write_all(servers: Sequence[RunningServer], path: Path) -> None:
         """Write the descriptions to `path`, one line each, atomically and readable by their owner only."""
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(asdict(server)) + "\n" for server in servers)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        lines = "".join(json.dumps(asdict(server)) + "\n" for server in servers)
+        replace_private(path, lines.encode(), durable=True)
 
     @classmethod
     def read(cls, path: Path) -> RunningServer:
         """Read the first server described at `path`. Raises OSError, or ValueError if it is invalid."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
+            content = json.loads(read_private(path, MOST_BYTES).partition(b"\n")[0])
             return cls(
                 name=str(content["name"]),
                 port=int(content["port"]),

@@ -19,7 +19,6 @@ for twenty years and are not renewed.
 import hashlib
 import hmac
 import ipaddress
-import os
 import secrets
 import ssl
 from base64 import b64encode
@@ -37,6 +36,7 @@ from pairbus.embedded.entities.descriptions import (
     TopicDescription,
 )
 from pairbus.embedded.errors import EntityNotFoundError, UnauthorizedError
+from pairbus.private import replace_private
 
 SCHEME = "SharedAccessSignature "
 BEARER = "Bearer "
@@ -246,20 +246,9 @@ def ensure_certificate(folder: Path) -> ServerCertificate:
         ca_pem, server_pem = _make_certificates()
         # `ca.pem` is written last: without it the pair counts as missing.
         certificate.ca_file.unlink(missing_ok=True)
-        _write_private(certificate.server_file, server_pem)
-        _write_private(certificate.ca_file, ca_pem, mode=0o644)
+        replace_private(certificate.server_file, server_pem, durable=True)
+        replace_private(certificate.ca_file, ca_pem, mode=0o644, durable=True)
     return certificate
-
-
-def _write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a file atomically. At no time is it readable by others."""
-    draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def _make_certificates() -> tuple[bytes, bytes]:

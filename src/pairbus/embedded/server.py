@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pairbus.embedded.clock import Clock, SystemClock
 from pairbus.embedded.entities.descriptions import MANAGE, RIGHTS, AuthorizationRule
 from pairbus.embedded.errors import BrokerError, Limits
+from pairbus.private import open_private, private_folder
 
 if TYPE_CHECKING:
     from pairbus.embedded.administration.endpoint import AdministrationEndpoint
@@ -198,7 +199,7 @@ class EmbeddedServer:
             self._ledger = LedgerWriter(self._ledger_folder, role=Role.NAMESPACE)
         except OSError as error:
             store.close()
-            raise ServerStartError(f"Cannot use the ledger folder {self._ledger_folder}: {error.strerror}.") from error
+            raise ServerStartError(str(error)) from error
         return RecordingBroker(store, self._clock, self._limits, self.name, self._ledger)
 
     async def _apply(self, config: "NamespaceConfig | None") -> None:
@@ -309,8 +310,8 @@ def _raise_descriptor_limit(connections: int) -> None:
 def _lock_folder(folder: Path) -> int:
     """Create the folder if it is missing, and lock it until the returned descriptor is closed."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        private_folder(folder, check_files=True)
+        lock = open_private(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise ServerStartError(f"Cannot use the data folder {folder}: {error.strerror}.") from error
     try:

@@ -48,6 +48,7 @@ from pairbus.ledger.files import (
     sync_folder,
 )
 from pairbus.ledger.records import SCHEMA_VERSION, CompletedOperation, Operation, Record, Role, hashed_id
+from pairbus.private import private_folder
 
 _log = logging.getLogger("pairbus.ledger")
 SALT_VARIABLE = "PAIRBUS_ID_SALT"
@@ -531,7 +532,7 @@ class LedgerWriter:
         self._limits = limits or LedgerLimits()
         self._pending_limit = self._limits.pending_records
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(self.folder)
         except OSError as error:
             raise OSError(
                 f"Cannot use the ledger folder {str(folder)!r}: {error.strerror}. Give a folder that this process may "

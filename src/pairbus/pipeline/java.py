@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pairbus.private import private_folder, replace_private
+
 MIN_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _NO_SECURITY_ACTION = 24  # Javas from this version on may lack the package; older ones let Spark open it
@@ -100,15 +102,16 @@ def home_for_spark(java: Java, environment: Mapping[str, str] | None = None) -> 
     for root in _shim_roots(environment):
         shim = root / name / "bin" / "java"
         try:
-            shim.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (root, shim.parent.parent, shim.parent):
+                private_folder(folder, check_files=True)
             if not shim.exists() or shim.read_text() != text:
-                _write_executable(shim, text)
+                replace_private(shim, text.encode(), mode=0o700)
         except OSError:
             continue
         return shim.parent.parent
     raise JavaMissingError(
-        "Spark's Java needs a small start script, but neither the user's cache folder nor the temporary folder is "
-        "writable: set XDG_CACHE_HOME to a writable folder."
+        "Spark's Java needs a small start script, but neither the user's cache folder nor the temporary folder can "
+        "be used: set XDG_CACHE_HOME to a folder that only you can write to."
     )
 
 
@@ -120,14 +123,6 @@ def _shim_roots(environment: Mapping[str, str]) -> list[Path]:
         roots.append(Path(environment["HOME"]) / ".cache" / "pairbus")
     roots.append(Path(tempfile.gettempdir()) / f"pairbus-{os.getuid()}")
     return roots
-
-
-def _write_executable(path: Path, text: str) -> None:
-    descriptor, unnamed = tempfile.mkstemp(dir=path.parent, prefix=".java-")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        os.fchmod(file.fileno(), 0o700)
-    Path(unnamed).replace(path)
 
 
 def kill_spark() -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 import tempfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator
@@ -27,6 +26,7 @@ from typing import TypedDict
 
 from pairbus.ledger import LedgerLimits, LedgerWriter, Role, closed_files, publish_orphans
 from pairbus.ledger.files import folder_bytes, sync_folder
+from pairbus.private import private_folder, replace_private
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +58,14 @@ def journal_key(host: str, ledger: Path, secondary: str, primary_name: str) -> s
 def journal_folder(key: str) -> Path:
     """The folder on this machine, readable by this user only."""
     top = Path(tempfile.gettempdir()) / f"pairbus-syphon-{os.getuid()}"
-    top.mkdir(mode=0o700, exist_ok=True)
-    status = top.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise RecordsError(
-            f"{top} is not a private folder of user {os.getuid()}. Remove it, or set TMPDIR for the executors."
-        )
     folder = top / key
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        private_folder(top)
+        private_folder(folder)
+    except OSError as error:
+        raise RecordsError(
+            f"Cannot use the folder {folder}: {error.strerror}. Remove it, or set TMPDIR for the executors."
+        ) from error
     return folder
 
 
@@ -111,7 +111,7 @@ class DriversLedger:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(folder)
         self.stored: set[str] = set()
         """Files that are here and still on an executor."""
 
@@ -140,18 +140,5 @@ class DriversLedger:
         limit = _LIMITS.folder_bytes
         if folder_bytes(self.folder) + len(content) > limit:
             raise OSError(0, f"its files have reached the limit of {limit} bytes")
-        temporary = path.with_name(f"{path.name}.new")
-        try:
-            with open(temporary, "wb", opener=_private) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        replace_private(path, content, durable=True)
         sync_folder(self.folder)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -43,6 +43,7 @@ from pyspark.sql import types as t
 
 from pairbus.ledger.files import CLOSED_SUFFIX, closed_name, sync_folder
 from pairbus.pipeline.gold import Pricing
+from pairbus.private import NotPrivateError, open_private, private_folder, replace_private
 
 FORMAT = 3
 RECORDED_TWICE = "recorded twice"
@@ -265,8 +266,11 @@ class TableStore:
 
         Yields the number of its batch. The next number is reserved as well, for compaction.
         """
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self.folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            private_folder(self.folder)
+            descriptor = open_private(self.folder / "LOCK", os.O_RDWR | os.O_CREAT)
+        except NotPrivateError as error:
+            raise TablesError(f"Cannot use the tables in {self.folder}: {error.strerror}.") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -283,12 +287,8 @@ class TableStore:
     def publish(self, manifest: Manifest) -> None:
         """Make everything written so far durable, then current in one step."""
         os.sync()
-        unnamed = self.folder / "CURRENT.json.new"
-        with unnamed.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        unnamed.replace(self._current)
+        content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+        replace_private(self._current, content, durable=True)
         sync_folder(self.folder)
 
     def sweep(self, manifest: Manifest) -> None:

@@ -21,13 +21,13 @@ import contextlib
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from pairbus.private import private_folder, read_private, replace_private
 from pairbus.publishing.records import STATE_VERSION, ControlRequest, ProcessState
 
 STATE_FILE = "state.json"
@@ -53,13 +53,11 @@ class FolderError(Exception):
 def open_state_folder(folder: Path) -> None:
     """Create the folder, or check that it is private and has no other files."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
+        private_folder(folder)
+        mode = folder.stat().st_mode
     except OSError as error:
-        raise FolderError(f"Cannot create the state folder {folder}: {error.strerror}.") from error
-    if not stat.S_ISDIR(status.st_mode):
-        raise FolderError(f"The state folder {folder} is not a folder. Choose another path.")
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise FolderError(f"Cannot use the state folder {folder}: {error.strerror}.") from error
+    if mode & 0o077:
         raise FolderError(f"Other users can access the state folder {folder}. Make it private: chmod 700 {folder}")
     try:
         foreign = min((path.name for path in folder.iterdir() if not _is_ours(path.name)), default=None)
@@ -90,12 +88,12 @@ class OwnFolder:
             raise
 
     def write(self, state: ProcessState) -> None:
-        _write_private(self.path / STATE_FILE, _encoder.encode(state))
+        replace_private(self.path / STATE_FILE, _encoder.encode(state))
 
     def take_requests(self) -> Iterator[ControlRequest]:
         """Take the waiting requests, oldest first; files that are not valid requests are removed."""
         for path in sorted(self.path.glob("request-*.json"), key=_changed):
-            raw = _read_private(path, MOST_REQUEST_BYTES)
+            raw = _content(path, MOST_REQUEST_BYTES)
             try:
                 path.unlink()
             except FileNotFoundError:
@@ -112,7 +110,7 @@ class OwnFolder:
 def put_request(state_folder: Path, process: str, request: ControlRequest) -> Path:
     """Write a request to a process; returns its file, which the process takes or `withdraw_request` removes."""
     path = state_folder / process / f"request-{request.id}.json"
-    _write_private(path, _encoder.encode(request))
+    replace_private(path, _encoder.encode(request))
     return path
 
 
@@ -149,7 +147,7 @@ def process_folders(state_folder: Path) -> list[Path]:
 def read_state(process_folder: Path) -> ProcessState | None:
     """The last state of the process; None if it is unreadable or of a later version."""
     try:
-        state = _states.decode(_read_private(process_folder / STATE_FILE, MOST_STATE_BYTES))
+        state = _states.decode(_content(process_folder / STATE_FILE, MOST_STATE_BYTES))
     except msgspec.MsgspecError:
         return None
     return state if state.v <= STATE_VERSION else None
@@ -192,27 +190,9 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole, readable by its owner only."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def _read_private(path: Path, most: int) -> bytes:
+def _content(path: Path, most: int) -> bytes:
     """The content of our file; empty if another user can write it, or if it is too large."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_private(path, most)
     except OSError:
         return b""
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            return b""
-        return b"" if status.st_size > most else file.read(most)

@@ -20,6 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 from pairbus.errors import SpoolError, SpoolFullError, SpoolInUseError
+from pairbus.private import open_private, private_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class SpoolJournal:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(self.folder, check_files=True)
             self._owner = _lock_folder(self.folder)
         except OSError as error:
             raise SpoolError(
@@ -121,7 +122,7 @@ class SpoolJournal:
 
     def _open(self) -> sqlite3.Connection:
         path = self.folder / "journal.sqlite"
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(open_private(path, os.O_RDWR | os.O_CREAT))
         database = sqlite3.connect(path, check_same_thread=False)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
@@ -130,7 +131,7 @@ class SpoolJournal:
 
 
 def _lock_folder(folder: Path) -> int:
-    descriptor = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(folder / "owner.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

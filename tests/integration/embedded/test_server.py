@@ -118,6 +118,42 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     assert "Cannot use the data folder" in refusal(EmbeddedServer("contoso", tmp_path / "file" / "below"))
 
 
+def test_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o777)
+    assert "other users can write to it" in refusal(EmbeddedServer("contoso", tmp_path / "data"))
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["namespace.db", "namespace.db-wal", "server.pem", "ca.pem", "lock", "server.json"])
+def test_a_planted_file(tmp_path: Path, name: str) -> None:
+    """Whoever could write to the folder earlier may have left a database, a certificate or a link there."""
+    serve(EmbeddedServer("contoso", tmp_path / "data"), nothing)
+    planted = tmp_path / "data" / name
+    kept = planted.read_bytes() if planted.exists() else b""
+    victim = tmp_path / "victim"
+    victim.write_bytes(kept)
+    planted.unlink(missing_ok=True)
+    planted.symlink_to(victim)
+    assert f"do not trust '{name}' in it: it is a symbolic link" in refusal(
+        EmbeddedServer("contoso", tmp_path / "data")
+    )
+    assert victim.read_bytes() == kept
+    planted.unlink()
+    planted.write_bytes(kept)
+    planted.chmod(0o666)
+    assert f"do not trust '{name}' in it: other users can" in refusal(EmbeddedServer("contoso", tmp_path / "data"))
+    planted.chmod(0o600)
+    serve(EmbeddedServer("contoso", tmp_path / "data"), nothing)
+
+
+def test_a_ledger_folder_that_others_can_write_to(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger").chmod(0o777)
+    message = refusal(EmbeddedServer("contoso", tmp_path / "data", ledger=tmp_path / "ledger"))
+    assert f"Cannot use the ledger folder '{tmp_path / 'ledger'}': other users can write to it" in message
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no folders, not even from root")
 def test_a_folder_that_cannot_be_made() -> None:
     assert "Cannot use the data folder /proc/pairbus/data" in refusal(

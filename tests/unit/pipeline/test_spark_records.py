@@ -109,7 +109,7 @@ def test_a_ledger_without_room_leaves_the_records_with_the_executors(
     assert ledger.store(row)
 
 
-def test_a_folder_that_others_may_read_is_refused(machine: Path) -> None:
-    journal_folder("key").parent.chmod(0o755)
-    with pytest.raises(RecordsError, match="not a private folder"):
+def test_a_folder_that_others_can_write_to_is_refused(machine: Path) -> None:
+    journal_folder("key").parent.chmod(0o777)
+    with pytest.raises(RecordsError, match=r"other users can write to it .* set TMPDIR"):
         Journal("key")
