@@ -10,7 +10,7 @@ from pairbus.embedded.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.embedded.entities.filters import MessageView, MutableMessageView
+from pairbus.embedded.entities.filters import MessageProperties
 from pairbus.embedded.entities.message import Changes
 from pairbus.embedded.entities.paths import SubQueue, queue_id_of, subscription_path
 from pairbus.embedded.entities.queue import MessageQueue
@@ -63,8 +63,8 @@ class SubscriptionRule:
 
     entity_id: int
     description: RuleDescription
-    matches: Callable[[MessageView], bool]
-    act: Callable[[MutableMessageView], None] | None
+    matches: Callable[[MessageProperties], bool]
+    act: Callable[[MessageProperties], None] | None
 
 
 MakeQueue = Callable[[int, int, int, bool], MessageQueue]

@@ -30,7 +30,7 @@ from pairbus.embedded.entities.entity import (
     SubscriptionRule,
     TopicEntity,
 )
-from pairbus.embedded.entities.filters import MessageView, MutableMessageView, compile_action, compile_filter
+from pairbus.embedded.entities.filters import MessageProperties, compile_action, compile_filter
 from pairbus.embedded.entities.message import Changes, Payloads
 from pairbus.embedded.entities.paths import (
     SubQueue,
@@ -44,7 +44,7 @@ from pairbus.embedded.entities.queue import MessageQueue
 from pairbus.embedded.errors import EntityExistsError, EntityNotFoundError, InvalidError, Limits, QuotaExceededError
 
 E = TypeVar("E", QueueEntity, SubscriptionEntity, TopicEntity)
-Compiled = tuple[Callable[[MessageView], bool], Callable[[MutableMessageView], None] | None]
+Compiled = tuple[Callable[[MessageProperties], bool], Callable[[MessageProperties], None] | None]
 
 
 class Registry:

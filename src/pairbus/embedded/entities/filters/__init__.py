@@ -1,8 +1,9 @@
 """Filters and actions of rules: which messages a subscription gets, and what its actions change.
 
-`compile_filter` and `compile_action` turn a rule's description into functions of a message (`MessageView`). They refuse
-a bad expression with one sentence. The functions they return may raise `EvaluationError`, and nothing else, for a
-message they cannot be evaluated on (`price > 10` where the price is text). Compile each rule once and keep the result.
+`compile_filter` and `compile_action` turn a rule's description into functions of a message (`MessageProperties`). They
+refuse a bad expression with one sentence. The functions they return may raise `EvaluationError`, and nothing else, for
+a message they cannot be evaluated on (`price > 10` where the price is text). Compile each rule once and keep the
+result.
 """
 
 from collections.abc import Callable
@@ -18,19 +19,16 @@ from pairbus.embedded.entities.descriptions import (
     TrueFilter,
     element_name,
 )
-from pairbus.embedded.entities.filters.actions import compile_statement
-from pairbus.embedded.entities.filters.compiling import Compiler
-from pairbus.embedded.entities.filters.syntax import parse_action, parse_filter
+from pairbus.embedded.entities.filters.actions import compile_assignment
+from pairbus.embedded.entities.filters.compiling import compile_expression
 from pairbus.embedded.entities.filters.values import EvaluationError, plain, same
-from pairbus.embedded.entities.filters.views import MessageProperties, MessageView, MutableMessageView
+from pairbus.embedded.entities.filters.views import MessageProperties
 from pairbus.embedded.errors import InvalidError
 
 __all__ = [
     "MAX_STATEMENTS",
     "EvaluationError",
     "MessageProperties",
-    "MessageView",
-    "MutableMessageView",
     "compile_action",
     "compile_filter",
 ]
@@ -38,47 +36,43 @@ __all__ = [
 MAX_STATEMENTS = 32
 
 
-def compile_filter(rule_filter: RuleFilter, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MessageView], bool]:
+def compile_filter(
+    rule_filter: RuleFilter, *, new_id: Callable[[], UUID] = uuid4
+) -> Callable[[MessageProperties], bool]:
     """The filter as a test of messages. `new_id` supplies the values of `newid()`."""
     try:
-        return _compile_filter(rule_filter, new_id)
+        match rule_filter:
+            case TrueFilter():
+                return lambda view: True
+            case FalseFilter():
+                return lambda view: False
+            case CorrelationFilter():
+                return _compile_correlation(rule_filter)
+            case SqlFilter(expression, parameters):
+                test = compile_expression("filter", expression, parameters, new_id)
+                return lambda view: test(view) is True
     except EvaluationError as error:
         raise InvalidError(f"A parameter or property of the filter cannot be compared: {error}") from None
 
 
-def _compile_filter(rule_filter: RuleFilter, new_id: Callable[[], UUID]) -> Callable[[MessageView], bool]:
-    match rule_filter:
-        case TrueFilter():
-            return lambda view: True
-        case FalseFilter():
-            return lambda view: False
-        case CorrelationFilter():
-            return _compile_correlation(rule_filter)
-        case SqlFilter(expression, parameters):
-            tree = parse_filter(expression)
-            test = Compiler("filter", parameters, new_id).predicate(tree)
-            return lambda view: test(view) is True
-
-
-def compile_action(action: SqlAction, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MutableMessageView], None]:
+def compile_action(action: SqlAction, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MessageProperties], None]:
     """The action as a function that changes a copy of a message."""
-    statements = parse_action(action.expression)
-    if len(statements) > MAX_STATEMENTS:
-        raise InvalidError(f"The SQL action has {len(statements)} statements. At most {MAX_STATEMENTS} are allowed.")
     try:
-        compiler = Compiler("action", action.parameters, new_id)
+        assignments = compile_expression("action", action.expression, action.parameters, new_id)
     except EvaluationError as error:
         raise InvalidError(f"A parameter of the action cannot be used: {error}") from None
-    steps = tuple(compile_statement(statement, compiler) for statement in statements)
+    if len(assignments) > MAX_STATEMENTS:
+        raise InvalidError(f"The SQL action has {len(assignments)} statements. At most {MAX_STATEMENTS} are allowed.")
+    steps = tuple(map(compile_assignment, assignments))
 
-    def act(view: MutableMessageView) -> None:
+    def act(view: MessageProperties) -> None:
         for step in steps:
             step(view)
 
     return act
 
 
-def _compile_correlation(correlation: CorrelationFilter) -> Callable[[MessageView], bool]:
+def _compile_correlation(correlation: CorrelationFilter) -> Callable[[MessageProperties], bool]:
     """Text is compared with its case, numbers by value whatever their AMQP types. This test never fails."""
     system = tuple(
         (element_name(field_name), wanted)
@@ -87,7 +81,7 @@ def _compile_correlation(correlation: CorrelationFilter) -> Callable[[MessageVie
     )
     application = tuple((name.lower(), plain(wanted)) for name, wanted in correlation.properties.items())
 
-    def test(view: MessageView) -> bool:
+    def test(view: MessageProperties) -> bool:
         for name, text in system:
             if view.system_property(name) != text:
                 return False

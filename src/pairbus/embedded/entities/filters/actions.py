@@ -26,12 +26,11 @@ from pairbus.amqp.types import (
     UShort,
     encode_decimal,
 )
-from pairbus.embedded.entities.filters.compiling import Compiler, Evaluate
-from pairbus.embedded.entities.filters.syntax import Property, RemoveProperty, Statement
+from pairbus.embedded.entities.filters.compiling import Assignment
 from pairbus.embedded.entities.filters.values import MAX_TEXT_LENGTH, EvaluationError, plain
-from pairbus.embedded.entities.filters.views import MutableMessageView, PropertyKind, SystemProperty
+from pairbus.embedded.entities.filters.views import MessageProperties, PropertyKind, SystemProperty
 
-Act = Callable[[MutableMessageView], None]
+Act = Callable[[MessageProperties], None]
 
 _INTEGER_RANGES: dict[type, tuple[int, int]] = {
     UByte: (0, 2**8 - 1),
@@ -44,36 +43,24 @@ _INTEGER_RANGES: dict[type, tuple[int, int]] = {
 }
 
 
-def compile_statement(statement: Statement, compiler: Compiler) -> Act:
-    target = statement.property
-    if isinstance(statement, RemoveProperty):
-        return _remove(target)
-    evaluate = compiler.expression(statement.expression)
-    return _set_application(target.name, evaluate) if target.system is None else _set_system(target.system, evaluate)
+def compile_assignment(assignment: Assignment) -> Act:
+    target, name, folded = assignment.target, assignment.target.name, assignment.target.name.lower()
+    system = target.system
+    if assignment.expression is None:
+        if system is None:
+            return lambda view: view.remove_application_property(name)
+        return lambda view: view.set_system_property(name, None)
+    evaluate = assignment.expression.evaluate
+    if system is None:
+        return lambda view: view.set_application_property(
+            name, stored(evaluate(view), view.application_property(folded))
+        )
 
-
-def _remove(target: Property) -> Act:
-    name = target.name
-    if target.system is None:
-        return lambda view: view.remove_application_property(name)
-    return lambda view: view.set_system_property(name, None)
-
-
-def _set_application(name: str, evaluate: Evaluate) -> Act:
-    folded = name.lower()
-
-    def act(view: MutableMessageView) -> None:
-        view.set_application_property(name, stored(evaluate(view), view.application_property(folded)))
-
-    return act
-
-
-def _set_system(system: SystemProperty, evaluate: Evaluate) -> Act:
-    def act(view: MutableMessageView) -> None:
+    def set_system(view: MessageProperties) -> None:
         value = plain(evaluate(view))
-        view.set_system_property(system.name, None if value is None else _checked(system, value))
+        view.set_system_property(name, None if value is None else _checked(system, value))
 
-    return act
+    return set_system
 
 
 def _checked(system: SystemProperty, value: object) -> object:

@@ -3,8 +3,7 @@
 - A value is None (unknown), a boolean, a number (integer, double, decimal), text, bytes, a UUID, a time or a duration.
   `plain` converts every AMQP type to one of these; maps, lists and unknown described types are errors.
 - Types do not mix: comparing text with a number is an `EvaluationError`. Among numbers the wider type wins, as in C#:
-  if
-  one side is a double, both become doubles.
+  if one side is a double, both become doubles.
 - Numbers, text, times and durations are ordered. Text is ordered by code points, with its case.
 - Integers have 64 bits, divide towards zero and never wrap: overflow is an error. Doubles follow IEEE 754.
 - Text + any printable value is text. Time + duration is a time; time - time is a duration.
@@ -13,6 +12,7 @@
 
 import math
 import operator
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
@@ -348,94 +348,41 @@ class PatternError(ValueError):
     """A LIKE pattern is invalid; the text says why."""
 
 
-class _Piece:
-    """A run of characters of a LIKE pattern; None stands for `_`."""
-
-    __slots__ = ("_any", "_masks", "_text", "length")
-
-    def __init__(self, characters: list[str | None]) -> None:
-        self.length = len(characters)
-        self._text: str | None = None
-        self._masks: dict[str, int] = {}
-        self._any = 0
-        literal = [character for character in characters if character is not None]
-        if len(literal) == self.length:
-            self._text = "".join(literal)
-            return
-        for index, character in enumerate(characters):
-            if character is None:
-                self._any |= 1 << index
-        for character in set(literal):
-            own = sum(1 << index for index, held in enumerate(characters) if held == character)
-            self._masks[character] = own | self._any
-
-    def is_at(self, text: str, start: int) -> bool:
-        if self._text is not None:
-            return text.startswith(self._text, start)
-        return start + self.length <= len(text) and self.find(text, start, start + self.length) == start
-
-    def find(self, text: str, start: int, end: int) -> int:
-        """The first position of the piece in text[start:end], or -1."""
-        if self._text is not None:
-            return text.find(self._text, start, end)
-        reached, last = 0, 1 << (self.length - 1)
-        masks, wild = self._masks, self._any
-        for index in range(start, end):
-            reached = ((reached << 1) | 1) & masks.get(text[index], wild)
-            if reached & last:
-                return index - self.length + 1
-        return -1
-
-
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str, escape: str | None = None) -> Callable[[str], bool]:
     """A test for texts: `%` matches any characters, `_` exactly one, all others themselves, also after `escape`.
 
     The pattern is split at `%` into pieces of fixed length. The first and last piece must be at the ends of the text;
     the others are searched from left to right, each at its first position after the previous one. No later position
-    could help, so there is no backtracking. A piece with `_` is searched with one bit mask per character (bit i: the
-    piece accepts this character at position i). Matching is linear in the text for every pattern.
+    could help, so the regular expression may not backtrack: each piece is an atomic group. Matching is linear in the
+    text for every pattern.
     """
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise PatternError(f"the pattern has {len(pattern)} characters, and at most {MAX_PATTERN_LENGTH} are allowed")
     if escape is not None and len(escape) != 1:
         raise PatternError(f"the escape must be one character, this one has {len(escape)}")
-    pieces = [_Piece(characters) for characters in _cut(pattern, escape)]
-    if len(pieces) == 1:
-        only = pieces[0]
-        return lambda text: len(text) == only.length and only.is_at(text, 0)
-    first, *middle, last = pieces
-    fixed = first.length + last.length
-    middle = [piece for piece in middle if piece.length]
-
-    def test(text: str) -> bool:
-        end = len(text) - last.length
-        if len(text) < fixed or not first.is_at(text, 0) or not last.is_at(text, end):
-            return False
-        start = first.length
-        for piece in middle:
-            found = piece.find(text, start, end)
-            if found < 0:
-                return False
-            start = found + piece.length
-        return True
-
-    return test
+    first, *others = _cut(pattern, escape)
+    expression = "".join(first)
+    if others:
+        *middle, last = others
+        expression += "".join(f"(?>.*?{''.join(piece)})" for piece in middle if piece)
+        expression += f"(?=.{{{len(last)}}})(?>.*)(?<={''.join(last)})"
+    match = re.compile(expression, re.DOTALL).fullmatch
+    return lambda text: match(text) is not None
 
 
-def _cut(pattern: str, escape: str | None) -> list[list[str | None]]:
-    pieces: list[list[str | None]] = [[]]
+def _cut(pattern: str, escape: str | None) -> list[list[str]]:
+    """The pieces between `%`, each a list of regular expressions for one character."""
+    pieces: list[list[str]] = [[]]
     characters = iter(pattern)
     for character in characters:
         if character == escape:
             escaped = next(characters, None)
             if escaped is None:
                 raise PatternError("the pattern ends with the escape character")
-            pieces[-1].append(escaped)
+            pieces[-1].append(re.escape(escaped))
         elif character == "%":
             pieces.append([])
-        elif character == "_":
-            pieces[-1].append(None)
         else:
-            pieces[-1].append(character)
+            pieces[-1].append("." if character == "_" else re.escape(character))
     return pieces

@@ -1,12 +1,10 @@
 """The view that rules have of a message, and the changes that actions make to it.
 
 - System properties are those that expressions name after `sys.`. Names are case-insensitive. Each has one canonical
-  name;
-  names of current SDKs that differ from it (`Subject` for `Label`) are aliases. Actions may write what senders may set.
-  A property that is not set reads as None.
+  name; names of current SDKs that differ from it (`Subject` for `Label`) are aliases. Actions may write what senders
+  may set. A property that is not set reads as None.
 - Application properties are looked up by their names in lower case, because expressions may use any case. If two names
-  of
-  a message differ only in case, the first one counts; removing removes both.
+  of a message differ only in case, the first one counts; removing removes both.
 - An action changes one subscription's copy of a message. Its changes are kept apart from the sender's values, so that
   `with_action_applied` rewrites only the sections that changed.
 """
@@ -15,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from pairbus.amqp.codec import decode, encode
 from pairbus.amqp.message import Facts, Sections, with_application_properties
@@ -87,29 +85,10 @@ def find_system_property(name: str) -> SystemProperty | None:
     return _BY_FOLDED_NAME.get(name.lower())
 
 
-class MessageView(Protocol):
-    """A message as a filter reads it. `folded` is the name of an application property in lower case."""
-
-    def system_property(self, name: str, /) -> object: ...
-
-    def application_property(self, folded: str, /) -> object: ...
-
-    def has_application_property(self, folded: str, /) -> bool: ...
-
-
-class MutableMessageView(MessageView, Protocol):
-    """A message as an action changes it. `name` is an application property in the case that the action uses."""
-
-    def set_system_property(self, name: str, value: object, /) -> None: ...
-
-    def set_application_property(self, name: str, value: object, /) -> None: ...
-
-    def remove_application_property(self, name: str, /) -> None: ...
-
-
 class MessageProperties:
-    """The properties of one message, or of one action's copy of it (`copy`).
+    """The properties of one message as rules read them, or one action's copy of them (`copy`), which it changes.
 
+    `folded` is the name of an application property in lower case, `name` the name as an action writes it.
     `application` is called when an application property is first needed: a filter on system properties should not pay
     for decoding the others.
     """
