@@ -95,7 +95,9 @@ def described_class(name: str, value: type) -> Iterator[str]:
     constructor = own_signature(value).removesuffix(" -> None")
     yield f"class {name}" if name in NOT_CONSTRUCTED else f"class {name}{constructor}"
     fields = set(getattr(value, "__dataclass_fields__", ())) | set(getattr(value, "__struct_fields__", ()))
-    for member, attribute in sorted(vars(value).items()):
+    ours = [base for base in reversed(value.__mro__) if base.__module__.startswith("pairbus.")]
+    members = {member: attribute for base in ours for member, attribute in vars(base).items()}
+    for member, attribute in sorted(members.items()):
         if member.startswith("_") or member in fields or member in internal:
             continue
         kind = type(attribute).__name__

@@ -42,6 +42,10 @@ def test_nothing_of_asyncio_is_left_in_the_sync_shell(generator: ModuleType) -> 
             assert word not in text, f"{path.name} still says {word!r}"
 
 
+def own_names(ours: type) -> set[str]:
+    return {name for base in ours.__mro__ if base.__module__.startswith("pairbus.") for name in vars(base)}
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [(PairedServiceBusSender, ServiceBusSender), (AioPairedServiceBusSender, AioServiceBusSender)],
@@ -49,15 +53,15 @@ def test_nothing_of_asyncio_is_left_in_the_sync_shell(generator: ModuleType) -> 
 def test_the_paired_sender_has_the_whole_surface_of_the_sdks(ours: type, theirs: type) -> None:
     for name, _ in inspect.getmembers(theirs):
         if not name.startswith("_"):
-            assert name in vars(ours), f"{name} is the SDK's and would not be paired"
+            assert name in own_names(ours), f"{name} is the SDK's and would not be paired"
 
 
 @pytest.mark.parametrize("ours", [PairedServiceBusClient, AioPairedServiceBusClient])
 def test_the_paired_client_has_the_whole_surface_of_the_sdks(ours: type) -> None:
-    (theirs,) = ours.__bases__
+    theirs = ours.__bases__[-1]
     for name, _ in inspect.getmembers(theirs):
         if not name.startswith("_"):
-            assert name in vars(ours), f"{name} is the SDK's and would not be the primary's"
+            assert name in own_names(ours), f"{name} is the SDK's and would not be the primary's"
 
 
 @pytest.mark.parametrize("sender", [ServiceBusSender, AioServiceBusSender])

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import PairbusError
 from pairbus.failover import EntityState, EventKind, Transition
-from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Route
+from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Route, error_name, outcome_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -126,6 +126,28 @@ class Observers:
         if self.published is not None:
             self.published.pinged(completed)
         self.sent(completed)
+
+    def completed(
+        self,
+        operation: Operation,
+        entity: str,
+        seconds: float,
+        error: BaseException | None,
+        *,
+        in_doubt: bool = False,
+        namespace: str | None = None,
+        **fields: Any,
+    ) -> CompletedOperation:
+        """The operation that has just ended, at the primary unless another namespace is named."""
+        return CompletedOperation(
+            operation,
+            namespace or self.primary,
+            entity,
+            outcome=outcome_of(error, in_doubt=in_doubt),
+            error=error_name(error),
+            latency_us=int(seconds * 1_000_000),
+            **fields,
+        )
 
     def tally(self, entity: str, route: Route) -> SendTally | None:
         """The tally of successful sends on this route, for senders to keep; None without metrics."""

@@ -140,6 +140,14 @@ OPTION_NAMES = frozenset(
 ) - {"secondary_admin", "secondary"}
 
 
+def check_options(options: dict[str, Any]) -> None:
+    """Raise TypeError for options that do not exist, and ValueError for values that are not allowed."""
+    unknown = sorted(set(options) - OPTION_NAMES)
+    if unknown:
+        raise TypeError(f"Unknown options: {', '.join(unknown)}. Known options: {', '.join(sorted(OPTION_NAMES))}.")
+    SendAvailabilityPairedNamespaceOptions(None, None, **options)
+
+
 def backlog_path(primary_name: str, index: int) -> str:
     """The path of backlog queue `index` in the secondary namespace."""
     return f"{primary_name}/x-servicebus-transfer/{index}"

@@ -16,6 +16,7 @@ surface does not; a test checks that they still exist.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -28,7 +29,12 @@ from azure.servicebus._common.tracing import is_tracing_enabled
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
-from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusConnectionError, ServiceBusError
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 
 from pairbus import envelope, errors
 from pairbus.amqp.message import BATCH_ENTRY_BYTES, id_text, with_message_id
@@ -42,6 +48,8 @@ LARGEST_MESSAGE_BYTES = 100 * 1024 * 1024
 
 _NOT_ENCODABLE = (ValueError, TypeError, OverflowError, AttributeError, struct.error)
 """Errors of the SDK's encoder for content that has no encoding."""
+
+_IN_DOUBT = (OperationTimeoutError, ServiceBusConnectionError, asyncio.CancelledError, KeyboardInterrupt)
 
 Messages = (
     ServiceBusMessage
@@ -71,6 +79,17 @@ ScheduledInBacklogError = _sdk_error(errors.ScheduledInBacklogError)
 SpoolError = _sdk_error(errors.SpoolError)
 SpoolFullError = _sdk_error(errors.SpoolFullError, SpoolError)
 PairedNamespaceFaultedError = _sdk_error(errors.PairedNamespaceFaultedError)
+
+
+class NotWantedError(Exception):
+    """The entity failed over while the caller waited for its turn."""
+
+
+class TurnTimeoutError(OperationTimeoutError):
+    """The caller's time ran out before its turn came. The server was not called, so this says nothing about it."""
+
+    def __init__(self) -> None:
+        super().__init__(message="Timed out waiting for earlier sends of this sender.")
 
 
 class RawBatch(ServiceBusMessageBatch):
@@ -235,8 +254,7 @@ def sizes(message: Outgoing, sender: Any) -> list[int]:
     """
     if isinstance(message, ServiceBusMessageBatch):
         return [len(raw) for raw in cast(Any, message)._message[5]]
-    messages = message if isinstance(message, list) else [cast(SingleMessage, message)]
-    return [_size(item, sender) for item in messages]
+    return [_size(item, sender) for item in _items(message)]
 
 
 def _size(message: SingleMessage, sender: Any) -> int:
@@ -277,11 +295,13 @@ def count_of(message: Outgoing) -> int:
 
 def message_ids(message: Outgoing) -> list[str | None]:
     """The ids of prepared messages, as text, in order."""
+    return [_id_of(item) for item in _items(message)]
+
+
+def _items(message: Outgoing) -> Sequence[SingleMessage]:
     if isinstance(message, ServiceBusMessageBatch):
-        return [_id_of(item) for item in message._messages]
-    if isinstance(message, Sequence):
-        return [_id_of(item) for item in message]
-    return [_id_of(message)]
+        return message._messages
+    return message if isinstance(message, list) else [cast(SingleMessage, message)]
 
 
 def _id_of(message: SingleMessage) -> str | None:
@@ -319,6 +339,24 @@ def describe(error: BaseException) -> ErrorDescription:
         condition=str(value) if value else "",
         retryable=bool(getattr(error, "_retryable", False)),
     )
+
+
+def cause(error: BaseException) -> str:
+    """The error as a transition names it."""
+    return f"{type(error).__name__}: {error}"
+
+
+def refuse_backlog_numbers(sequence_numbers: int | Sequence[int]) -> None:
+    """Raise ScheduledInBacklogError for numbers of messages that were scheduled into a backlog."""
+    numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
+    in_backlog = [number for number in numbers if number < 0]
+    if in_backlog:
+        raise ScheduledInBacklogError(in_backlog)
+
+
+def is_in_doubt(error: BaseException | None) -> bool:
+    """Whether the server may or may not have taken the messages of a send that ended with this error."""
+    return isinstance(error, _IN_DOUBT) and not isinstance(error, TurnTimeoutError)
 
 
 def check_connection_string(option: str, connection_string: str) -> None:

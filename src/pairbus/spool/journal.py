@@ -14,11 +14,13 @@ import fcntl
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from pairbus import envelope
 from pairbus.errors import SpoolError, SpoolFullError, SpoolInUseError
 from pairbus.private import open_private, private_folder
 
@@ -31,6 +33,18 @@ class SpoolEntry:
     entity: str
     stored_ms: int
     raw: bytes
+
+    def restored(self, policy: envelope.TimeToLivePolicy) -> envelope.Restored | envelope.Expired:
+        """The message as it goes to the primary now."""
+        return envelope.restore(self.raw, now_ms=_now_ms(), policy=policy, enqueued_ms=self.stored_ms)
+
+    def is_expired(self, policy: envelope.TimeToLivePolicy) -> bool:
+        return isinstance(self.restored(policy), envelope.Expired)
+
+    @property
+    def aged(self) -> bytes:
+        """The message with its time in the journal deducted from its time to live."""
+        return envelope.aged(self.raw, _now_ms() - self.stored_ms)
 
 
 class SpoolJournal:
@@ -128,6 +142,10 @@ class SpoolJournal:
         database.execute("PRAGMA synchronous = FULL")
         database.executescript(resources.files("pairbus.spool").joinpath("schema.sql").read_text("utf-8"))
         return database
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _lock_folder(folder: Path) -> int:

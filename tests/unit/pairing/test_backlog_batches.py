@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pytest
 
 from pairbus.amqp.message import BATCH_ENTRY_BYTES
-from pairbus.pairing._aio.backlog import _count_that_fits as fits_aio
-from pairbus.pairing._sync.backlog import _count_that_fits as fits_sync
+from pairbus.pairing.queues import count_that_fits
 
 SIZE = 100
 RAWS = [bytes(SIZE - BATCH_ENTRY_BYTES)] * 5
 
 
-@pytest.mark.parametrize("fits", [fits_aio, fits_sync])
 @pytest.mark.parametrize(
     ("first", "limit", "count"),
     [
@@ -27,7 +23,5 @@ RAWS = [bytes(SIZE - BATCH_ENTRY_BYTES)] * 5
         (4, SIZE, 1),
     ],
 )
-def test_as_many_as_the_links_limit_holds(
-    fits: Callable[[Sequence[bytes], int, int], int], first: int, limit: int, count: int
-) -> None:
-    assert fits(RAWS, first, limit) == count
+def test_as_many_as_the_links_limit_holds(first: int, limit: int, count: int) -> None:
+    assert count_that_fits(RAWS, first, limit) == count

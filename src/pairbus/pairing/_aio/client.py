@@ -10,14 +10,10 @@ from __future__ import annotations
 import datetime
 import functools
 import importlib
-import itertools
 import logging
-import random
-import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
-from weakref import WeakSet
+from typing import Any, Self, TypeVar, cast
 
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessageBatch
@@ -25,21 +21,20 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from pairbus import envelope, errors
-from pairbus.failover import BUSY_PAUSE_SECONDS, NO_ERA, EntityState, Event, EventKind, Rotation, Verdict, verdict
-from pairbus.ledger import CompletedOperation, Operation, Route, error_name, outcome_of
+from pairbus.failover import BUSY_PAUSE_SECONDS, NO_ERA, EntityState, Event, EventKind, Verdict
+from pairbus.ledger import Operation
 from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime
-from pairbus.pairing._aio.backlog import IN_DOUBT, Backlog, BacklogRoute, SpoolForwarder, ensure_queues
-from pairbus.pairing._aio.entity import NotWantedError, SharedSender, TurnTimeoutError, WatchedEntity
-from pairbus.pairing.observers import Observers, TransitionCallback, diverted_send, publish
+from pairbus.pairing._aio.backlog import BacklogRoute, SpoolForwarder, ensure_queues
+from pairbus.pairing._aio.entity import SharedSender, WatchedEntity
+from pairbus.pairing.observers import diverted_send, publish
 from pairbus.pairing.options import (
-    OPTION_NAMES,
-    BacklogQueues,
     SendAvailabilityPairedNamespaceOptions,
     backlog_path,
+    check_options,
     check_two_namespaces,
-    recorded_name,
 )
+from pairbus.pairing.surface import PairedClientSurface, PairedSenderSurface
 
 _log = logging.getLogger("pairbus.pairing")
 
@@ -68,7 +63,7 @@ async def pair_namespace(primary: ServiceBusClient, options: Options) -> PairedS
     return paired
 
 
-class PairedServiceBusClient(ServiceBusClient):
+class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
     """A `ServiceBusClient` of the primary whose senders survive an outage of that namespace.
 
     Receivers and everything else are the primary's own. `pair_namespace` and `from_connection_strings` create it;
@@ -84,37 +79,11 @@ class PairedServiceBusClient(ServiceBusClient):
         created: tuple[str, ...],
     ) -> None:
         # The SDK's __init__ is not called: this class has only its surface, the two clients inside do the work.
-        self.options = options
-        self.primary_name = primary_name
-        self.fully_qualified_namespace = primary.fully_qualified_namespace
-        self.send_timeout = cast(float, options.send_timeout)
-        self._primary = primary
-        self._found = found
-        self._created = created
-        self.guard = runtime.Guard()
-        self.observers = Observers(
-            recorded_name(primary.fully_qualified_namespace, primary_name),
-            options.secondary.fully_qualified_namespace,
-            options.ledger,
-        )
-        queues = [backlog_path(primary_name, index) for index in range(options.backlog_queue_count)]
-        self.backlog = Backlog(
-            Rotation(queues, cast(float, options.ping_primary_interval)),
-            make_sender=options.secondary.get_queue_sender,
-            random=random.Random().random,  # noqa: S311 - spreads load, keeps no secret
-            guard=self.guard,
-            observers=self.observers,
-            has_spool=options.spool is not None,
-        )
+        PairedClientSurface.__init__(self, primary, options, primary_name, found, created, runtime.Guard())
+        self._primary: ServiceBusClient = primary
         self.spool: SpoolForwarder | None = None
-        self._syphon: Any = None
         self._entities: dict[str, WatchedEntity] = {}
-        self._senders: WeakSet[PairedServiceBusSender] = WeakSet()
-        self._mutex = runtime.Mutex()
-        self._backlog_numbers = itertools.count(-1, -1)
-        self._fault: errors.PairbusError | None = None
         self._closing = runtime.Once()
-        self._closed = False
 
     @classmethod
     async def from_connection_strings(
@@ -125,14 +94,11 @@ class PairedServiceBusClient(ServiceBusClient):
         `connection_verify` is the path of a certificate authority that both clients trust; `options` are those of
         SendAvailabilityPairedNamespaceOptions.
         """
-        unknown = sorted(set(options) - OPTION_NAMES)
-        if unknown:
-            raise TypeError(f"Unknown options: {', '.join(unknown)}. Known options: {', '.join(sorted(OPTION_NAMES))}.")
-        trust: dict[str, Any] = {} if connection_verify is None else {"connection_verify": connection_verify}
-        # Check the options before creating clients that would have to be closed again.
-        SendAvailabilityPairedNamespaceOptions(None, None, **options)
+        # Checked before creating clients that would have to be closed again.
+        check_options(options)
         sdk.check_connection_string("primary", primary)
         sdk.check_connection_string("secondary", secondary)
+        trust: dict[str, Any] = {} if connection_verify is None else {"connection_verify": connection_verify}
         first = ServiceBusClient.from_connection_string(primary, **trust)
         second = ServiceBusClient.from_connection_string(secondary, **trust)
         admin = ServiceBusAdministrationClient.from_connection_string(secondary, **trust)
@@ -149,10 +115,6 @@ class PairedServiceBusClient(ServiceBusClient):
         """Refused: a pairing has two namespaces."""
         raise TypeError("A paired client needs two namespaces: use from_connection_strings(primary, secondary).")
 
-    def __repr__(self) -> str:
-        states = ", ".join(f"{name}: {entity.machine.state.value}" for name, entity in self._entities.items())
-        return f"<PairedServiceBusClient {self.primary_name} [{states}]>"
-
     async def __aenter__(self) -> Self:
         self.check_usable()
         return self
@@ -165,15 +127,7 @@ class PairedServiceBusClient(ServiceBusClient):
         self.observers.publish_through(publish(self))
         self.observers.paired(self._created, len(self.backlog.in_rotation))
         if self.options.spool is not None:
-            self.spool = SpoolForwarder(
-                self.options.spool,
-                limit_bytes=self.options.spool_limit_bytes,
-                backlog=self.backlog,
-                state_of=self.state,
-                policy=self.options.backlog_time_to_live,
-                send_timeout=self.send_timeout,
-                make_primary_sender=self._primary.get_queue_sender,
-            )
+            self.spool = SpoolForwarder(self.options, self.backlog, self.state, self._primary.get_queue_sender)
             await self.spool.start()
         if self.options.enable_syphon:
             # Imported here: an application without a syphon need not install its dependencies.
@@ -187,47 +141,7 @@ class PairedServiceBusClient(ServiceBusClient):
     @property
     def secondary(self) -> ServiceBusClient:
         """The SDK's client of the secondary namespace."""
-        return self.options.secondary
-
-    @property
-    def backlog_queues(self) -> BacklogQueues:
-        """The backlog queues: existing ones, created ones, and those in rotation now."""
-        return BacklogQueues(self._found, self._created, self.backlog.in_rotation)
-
-    @property
-    def syphon(self) -> Any:
-        """The syphon of this process (`enable_syphon=True`), or None; it reports its state."""
-        return self._syphon
-
-    @property
-    def watched_entities(self) -> list[WatchedEntity]:
-        """Every entity with a sender, or whose state was overridden."""
-        return list(self._entities.values())
-
-    @property
-    def is_faulted(self) -> bool:
-        return self._fault is not None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def state(self, entity: str) -> EntityState:
-        """The state of a queue or topic of the primary; healthy if nothing has been sent to it."""
-        watched = self._entities.get(entity.lower())
-        return EntityState.HEALTHY if watched is None else watched.machine.state
-
-    def mark_healthy(self, entity: str) -> None:
-        """Send to the primary from now on, whatever happened before."""
-        self._watched(entity).handle(Event(EventKind.MARK_HEALTHY, "mark_healthy"))
-
-    def fail_over(self, entity: str) -> None:
-        """Send to the backlog from now on, until pings succeed or mark_healthy is called."""
-        self._watched(entity).handle(Event(EventKind.FAIL_OVER, "fail_over"))
-
-    def on_transition(self, callback: TransitionCallback) -> None:
-        """Call back for each change of an entity's state, from the thread or task that caused it."""
-        self.observers.add_callback(callback)
+        return cast(ServiceBusClient, self.options.secondary)
 
     def get_queue_sender(
         self,
@@ -252,40 +166,6 @@ class PairedServiceBusClient(ServiceBusClient):
         """A paired sender for a topic of the primary; arguments as for the SDK's client."""
         kwargs |= {"client_identifier": client_identifier, "socket_timeout": socket_timeout}
         return self._paired(topic_name, lambda: self._primary.get_topic_sender(topic_name, **kwargs))
-
-    if not TYPE_CHECKING:  # an editor sees the SDK's own signatures
-
-        def get_queue_receiver(self, *args: Any, **kwargs: Any) -> Any:
-            self.check_usable()
-            return self._primary.get_queue_receiver(*args, **kwargs)
-
-        def get_subscription_receiver(self, *args: Any, **kwargs: Any) -> Any:
-            self.check_usable()
-            return self._primary.get_subscription_receiver(*args, **kwargs)
-
-        def list_queue_sessions(self, *args: Any, **kwargs: Any) -> Any:
-            self.check_usable()
-            return self._primary.list_queue_sessions(*args, **kwargs)
-
-        def list_subscription_sessions(self, *args: Any, **kwargs: Any) -> Any:
-            self.check_usable()
-            return self._primary.list_subscription_sessions(*args, **kwargs)
-
-    def next_backlog_number(self) -> int:
-        """A sequence number for a message scheduled into the backlog: negative, so clearly not the primary's."""
-        return next(self._backlog_numbers)
-
-    def check_usable(self) -> None:
-        """Raise if the client was faulted or closed."""
-        if self._fault is not None:
-            raise self._fault
-        if self._closed:
-            raise ValueError("The paired client has been closed. Pair the namespaces again.")
-
-    def fault(self, partner: str, cause: str) -> None:
-        """Refuse all further calls: the partner ("primary" or "secondary") is gone for good."""
-        if self._fault is None and not self._closed:
-            self._fault = sdk.PairedNamespaceFaultedError(partner, cause)
 
     async def close(self) -> None:
         """Close the ping tasks, the syphon, the spool and the clients of both namespaces.
@@ -351,7 +231,7 @@ async def _close_senders(senders: Sequence[PairedServiceBusSender]) -> None:
             _log.debug("Closing a sender failed.", exc_info=outcome)
 
 
-class PairedServiceBusSender(ServiceBusSender):
+class PairedServiceBusSender(PairedSenderSurface, ServiceBusSender):  # type: ignore[misc]
     """Sends to one queue or topic of the primary, or into the backlog while that entity is failed over.
 
     It has the surface of the SDK's sender. Many threads (sync) or tasks (aio) may use it at once: their sends take
@@ -362,36 +242,10 @@ class PairedServiceBusSender(ServiceBusSender):
         self, client: PairedServiceBusClient, entity: WatchedEntity, make_sender: Callable[[], ServiceBusSender]
     ) -> None:
         # The SDK's __init__ is not called: this class has only its surface, the senders inside do the work.
-        self._client = client
-        self._entity = entity
-        self._options = client.options
-        self._send_timeout = client.send_timeout
-        self._observers = client.observers
-        self._tally = client.observers.tally(entity.name, Route.PRIMARY)
-        self._primary = SharedSender(make_sender, client.guard)
-        self._backlog = BacklogRoute(entity.name, client.backlog)
-        self._closed = False
-        rules = entity.machine.rules
-        self._may_divert_at_once = rules.failover_interval == 0 or rules.divert_during_interval
+        PairedSenderSurface.__init__(self, client, entity)
+        self._primary: SharedSender = SharedSender(make_sender, client.guard)
+        self._backlog: BacklogRoute = BacklogRoute(entity.name, client.backlog)
         entity.adopt(self._primary)
-        self.fully_qualified_namespace = client.fully_qualified_namespace
-        self.entity_name = entity.name
-
-    def __repr__(self) -> str:
-        return f"<PairedServiceBusSender {self.entity_name} {self._entity.machine.state.value}>"
-
-    def __str__(self) -> str:
-        return f"Sender client id: {self.client_identifier}, entity: {self.entity_name}"
-
-    @property
-    def client_identifier(self) -> str:
-        """The identifier of the SDK's sender for the primary."""
-        return self._primary.sender.client_identifier
-
-    @property
-    def backlog_queue(self) -> str | None:
-        """The backlog queue this sender stays with; None until it first needs one."""
-        return self._backlog.queue
 
     async def __aenter__(self) -> Self:
         """Open the link to the primary, as the SDK's sender does.
@@ -408,7 +262,7 @@ class PairedServiceBusSender(ServiceBusSender):
                 if judged is Verdict.DOES_NOT_COUNT:
                     raise
                 if judged is Verdict.COUNTS:
-                    self._entity.handle(Event(EventKind.SEND_FAILED, _cause(error), era))
+                    self._entity.handle(Event(EventKind.SEND_FAILED, sdk.cause(error), era))
         return self
 
     async def __aexit__(
@@ -490,10 +344,7 @@ class PairedServiceBusSender(ServiceBusSender):
     ) -> None:
         """Cancel messages scheduled at the primary; raises ScheduledInBacklogError for numbers of the backlog."""
         self._check_usable(timeout, **kwargs)
-        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
-        in_backlog = [number for number in numbers if number < 0]
-        if in_backlog:
-            raise sdk.ScheduledInBacklogError(in_backlog)
+        sdk.refuse_backlog_numbers(sequence_numbers)
 
         async def cancel(sender: ServiceBusSender, seconds: float) -> None:
             await sender.cancel_scheduled_messages(sequence_numbers, timeout=seconds)
@@ -520,16 +371,12 @@ class PairedServiceBusSender(ServiceBusSender):
             limit = sdk.batch_limit(self._primary.sender)
         if not limit:
             limit = await self._backlog.limit_bytes(runtime.now() + self._send_timeout)
-        if max_size_in_bytes is not None and max_size_in_bytes > limit:
-            raise ValueError(
-                f"max_size_in_bytes is {max_size_in_bytes}; allowed: at most {limit}, the limit of the link."
-            )
-        return sdk.PairedMessageBatch(self.entity_name, max_size_in_bytes or limit, limit, self._primary.sender)
+        return self._new_batch(max_size_in_bytes, limit)
 
     async def _open_primary(self) -> None:
         try:
             await self._primary.open(runtime.now() + self._send_timeout, self._entity.takes_sends)
-        except NotWantedError:
+        except sdk.NotWantedError:
             return
         self._entity.learn_limits(self._primary.sender)
 
@@ -553,7 +400,7 @@ class PairedServiceBusSender(ServiceBusSender):
             until = deadline if timeout is None else self._until(started, deadline)
             try:
                 result = await self._primary.use(until, call, entity.takes_sends)
-            except NotWantedError:
+            except sdk.NotWantedError:
                 break
             except runtime.CANCELLED as error:
                 self._observe(operation, outgoing, started, error)
@@ -570,7 +417,7 @@ class PairedServiceBusSender(ServiceBusSender):
                     await runtime.Wake().wait(BUSY_PAUSE_SECONDS)
                     continue
                 primary_error = error
-                self._after_failure(error, judged, NO_ERA if isinstance(error, TurnTimeoutError) else era)
+                self._after_failure(error, judged, NO_ERA if isinstance(error, sdk.TurnTimeoutError) else era)
                 break
             if machine.state is not EntityState.HEALTHY:
                 entity.handle(Event(EventKind.SEND_SUCCEEDED, era=era))
@@ -589,39 +436,6 @@ class PairedServiceBusSender(ServiceBusSender):
             outgoing = sdk.schedule(outgoing, scheduled)
         await self._divert(outgoing, deadline, primary_error)
         return diverted()
-
-    def _until(self, started: float, deadline: float) -> float:
-        """When an attempt on the primary must end, so that enough of the caller's time is left for the backlog.
-
-        The primary gets all of the time if the entity cannot fail over before the deadline.
-        """
-        until = deadline - min((deadline - started) / 2, self._send_timeout)
-        if self._may_divert_at_once:
-            return until
-        machine = self._entity.machine
-        fails_over_at = machine.next_deadline if machine.state is EntityState.SUSPECT else None
-        if fails_over_at is None:
-            fails_over_at = started + machine.rules.failover_interval
-        if fails_over_at >= deadline:
-            return deadline
-        # An attempt that outlives the failover interval is diverted; one that ends before it raises.
-        return max(until, min(fails_over_at, deadline - (deadline - started) / 4))
-
-    def _after_failure(self, error: BaseException, judged: Verdict, era: int) -> None:
-        """Report a failure to the entity; raise the error unless the message is to be diverted."""
-        if judged is not Verdict.COUNTS or self._client.is_closed:
-            raise error
-        if not self._entity.handle(Event(EventKind.SEND_FAILED, _cause(error), era)).divert:
-            raise error
-
-    def _verdict(self, error: BaseException) -> Verdict:
-        causes_failover = self._options.causes_failover
-        judged = verdict(sdk.describe(error))
-        if causes_failover is None:
-            return judged
-        if causes_failover(error):
-            return Verdict.COUNTS
-        return Verdict.DOES_NOT_COUNT if judged is Verdict.COUNTS else judged
 
     async def _divert(self, outgoing: sdk.Outgoing, deadline: float, primary_error: BaseException | None) -> None:
         entity = self._entity
@@ -656,57 +470,6 @@ class PairedServiceBusSender(ServiceBusSender):
             except errors.SpoolError as full:
                 raise sdk.PartlyAcceptedError(error.accepted, error.rest, full) from full
 
-    def _observe(
-        self, operation: Operation, outgoing: sdk.Outgoing, started: float, error: BaseException | None
-    ) -> None:
-        observers = self._observers
-        if not observers.watching:
-            return
-        in_doubt = isinstance(error, IN_DOUBT) and not isinstance(error, TurnTimeoutError)
-        observers.sent(
-            CompletedOperation(
-                operation,
-                observers.primary,
-                self.entity_name,
-                sdk.message_ids(outgoing) if observers.wants_ids else [None] * sdk.count_of(outgoing),
-                sdk.sizes(outgoing, self._primary.sender) if observers.in_detail else None,
-                outcome=outcome_of(error, in_doubt=in_doubt),
-                error=error_name(error),
-                latency_us=int((runtime.now() - started) * 1_000_000),
-                route=Route.PRIMARY,
-                episode=self._entity.episode,
-            )
-        )
-
-    def _observe_cancel(self, started: float, error: BaseException | None) -> None:
-        self._observers.record(
-            CompletedOperation(
-                Operation.CANCEL,
-                self._observers.primary,
-                self.entity_name,
-                outcome=outcome_of(error),
-                error=error_name(error),
-                latency_us=int((runtime.now() - started) * 1_000_000),
-                route=Route.PRIMARY,
-            )
-        )
-
-    def _check_usable(self, timeout: float | None = None, **unsupported: Any) -> None:
-        if unsupported:
-            warnings.warn(f"Unsupported keyword args: {unsupported}", stacklevel=3)
-        self._client.check_usable()
-        if self._closed:
-            raise ValueError(
-                "The sender has been closed. Get a new one from the paired client with get_queue_sender or "
-                "get_topic_sender."
-            )
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout is {timeout!r}; allowed: more than 0 seconds, or None.")
-
 
 def _nothing() -> None:
     return None
-
-
-def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -21,13 +21,6 @@ _GRACE_SECONDS = 1.0
 _LONGEST_TIMER_SECONDS = 60.0
 
 
-class Mutex(contextlib.AbstractContextManager[None]):
-    """Needs no lock: one loop runs everything, and nothing awaits inside."""
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
 class Turn:
     """One user at a time, first come, first served. Waiters give up at their deadline or when no longer wanted."""
 

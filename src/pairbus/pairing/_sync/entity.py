@@ -11,19 +11,19 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections import deque
+import threading
 from collections.abc import Callable
-from typing import TypeVar
-from weakref import WeakSet
+from typing import Any, TypeVar
 
-from azure.servicebus import ServiceBusMessage, ServiceBusSender
+from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.failover import Action, Decision, EntityMachine, EntityState, Event, EventKind, FailoverRules, Transition
-from pairbus.ledger import CompletedOperation, Operation, Route, error_name, outcome_of
+from pairbus.failover import Action, Decision, EntityState, Event, EventKind, FailoverRules
+from pairbus.ledger import Operation, Route, error_name
 from pairbus.pairing import sdk
 from pairbus.pairing._sync import runtime
-from pairbus.pairing.observers import Observers, new_episode
+from pairbus.pairing.observers import Observers
+from pairbus.pairing.surface import EntityRecord
 
 _log = logging.getLogger("pairbus.pairing")
 
@@ -31,17 +31,6 @@ _SHORTEST_PING_TIMEOUT = 10.0
 _PAUSE_AFTER_FAILURE_SECONDS = 1.0
 
 T = TypeVar("T")
-
-
-class NotWantedError(Exception):
-    """The entity failed over while the caller waited for its turn."""
-
-
-class TurnTimeoutError(OperationTimeoutError):
-    """The caller's time ran out before its turn came. The server was not called, so this says nothing about it."""
-
-    def __init__(self) -> None:
-        super().__init__(message="Timed out waiting for earlier sends of this sender.")
 
 
 def always() -> bool:
@@ -59,7 +48,7 @@ class SharedSender:
         self._make = make
         self._limit = guard.limit()
         self._turn = runtime.Turn()
-        self._mutex = runtime.Mutex()
+        self._mutex = threading.Lock()
         self._sender: ServiceBusSender | None = None
         self._closings: list[runtime.Job] = []
         self._closed = False
@@ -96,7 +85,7 @@ class SharedSender:
             sender = self._sender or self.sender
             seconds = deadline - runtime.now()
             if seconds <= 0:
-                raise TurnTimeoutError
+                raise sdk.TurnTimeoutError
             limit.begin(sender, seconds)
             try:
                 return call(sender, seconds)
@@ -113,6 +102,14 @@ class SharedSender:
                 limit.end()
         finally:
             turn.give_back()
+
+    def send(self, message: Callable[[ServiceBusSender], Any], deadline: float) -> None:
+        """Send the message that is made for the SDK's sender."""
+
+        def sent(sender: ServiceBusSender, seconds: float) -> None:
+            sender.send_messages(message(sender), timeout=seconds)
+
+        self.use(deadline, sent)
 
     def open(self, deadline: float, wanted: Callable[[], bool] = always) -> None:
         """Open the SDK's link if it is not open; raises the SDK's errors."""
@@ -141,10 +138,10 @@ class SharedSender:
 
     def _wait_for_turn(self, deadline: float, wanted: Callable[[], bool]) -> None:
         if not self._turn.take(deadline, wanted):
-            raise TurnTimeoutError if wanted() else NotWantedError
+            raise sdk.TurnTimeoutError if wanted() else sdk.NotWantedError
         if not wanted():
             self._turn.give_back()
-            raise NotWantedError
+            raise sdk.NotWantedError
 
     def _replace(self, sender: ServiceBusSender) -> None:
         """Drop the sender, so that the next call makes a new one, and close it in the background."""
@@ -164,7 +161,7 @@ def _no_answer(seconds: float) -> OperationTimeoutError:
     return OperationTimeoutError(message=f"No answer within {seconds:g} seconds.")
 
 
-class WatchedEntity:
+class WatchedEntity(EntityRecord):
     """The state of one entity of the primary, and the task that watches it while it is not healthy."""
 
     def __init__(
@@ -177,61 +174,20 @@ class WatchedEntity:
         observers: Observers,
         send_timeout: float,
     ) -> None:
-        self.name = name
-        self.machine = EntityMachine(rules)
-        self.episode: str | None = None
-        self.message_limit_bytes = 0
-        self.batch_limit_bytes = 0
+        super().__init__(name, rules, observers)
         self._make_sender = make_sender
         self._guard = guard
-        self._observers = observers
         self._ping_timeout = min(send_timeout, max(rules.ping_interval, _SHORTEST_PING_TIMEOUT))
-        self._senders: WeakSet[SharedSender] = WeakSet()
-        self._mutex = runtime.Mutex()
         self._wake = runtime.Wake()
         self._watch: runtime.Job | None = None
-        self._unreported: deque[tuple[Transition, str]] = deque()
-        self._reporting = False
-        self._closed = False
 
-    def __repr__(self) -> str:
-        return f"<WatchedEntity {self.name} {self.machine.state.value}>"
-
-    def takes_sends(self) -> bool:
-        """Whether sends go to the primary now."""
-        return self.machine.route_to_primary
-
-    def learn_limits(self, sender: ServiceBusSender) -> None:
-        """Keep the size limits that the service announced when a link of this entity was opened."""
-        self.message_limit_bytes = sdk.message_limit(sender) or self.message_limit_bytes
-        self.batch_limit_bytes = sdk.batch_limit(sender) or self.batch_limit_bytes
-
-    def adopt(self, sender: SharedSender) -> None:
-        """Nudge the callers that wait for this sender when the entity changes its state."""
-        with self._mutex:
-            self._senders.add(sender)
+    def _start_watching(self) -> None:
+        if self._watch is None:
+            self._watch = runtime.Job(f"pairbus-watch-{self.name}", self._watch_until_healthy)
 
     def handle(self, event: Event) -> Decision:
         """Apply an event, start the watching task if it is needed, and report the transitions."""
-        senders: list[SharedSender] = []
-        with self._mutex:
-            decision = self.machine.handle(event, runtime.now())
-            if decision.transitions:
-                senders = list(self._senders)
-            for transition in decision.transitions:
-                if self.episode is None:
-                    self.episode = new_episode()
-                self._unreported.append((transition, self.episode))
-                if transition.after is EntityState.HEALTHY:
-                    self.episode = None
-            if self.machine.state is not EntityState.HEALTHY and self._watch is None and not self._closed:
-                self._watch = runtime.Job(f"pairbus-watch-{self.name}", self._watch_until_healthy)
-        if decision.transitions:
-            self._wake.set()
-            for sender in senders:
-                sender.nudge()
-            self._report()
-        return decision
+        return self.apply(event, runtime.now())
 
     def close(self) -> None:
         with self._mutex:
@@ -240,19 +196,6 @@ class WatchedEntity:
         self._wake.set()
         if watch is not None:
             watch.stop()
-
-    def _report(self) -> None:
-        """Report transitions in the order they happened, whichever task or thread caused them."""
-        while True:
-            with self._mutex:
-                if self._reporting or not self._unreported:
-                    return
-                transition, episode = self._unreported.popleft()
-                self._reporting = True
-            try:
-                self._observers.transition(self.name, transition, episode)
-            finally:
-                self._reporting = False
 
     def _watch_until_healthy(self) -> None:
         while True:
@@ -283,41 +226,30 @@ class WatchedEntity:
         message = sdk.ping()
         started = runtime.now()
         try:
-            failure = _send_ping(sender, message, started + self._ping_timeout)
+            failure: Exception | None = None
+            try:
+                sender.send(lambda _: message, started + self._ping_timeout)
+            except Exception as error:  # any error means that this ping was not delivered
+                failure = error
             if self._closed:
                 return
             try:
                 self._observers.pinged(
-                    CompletedOperation(
+                    self._observers.completed(
                         Operation.PING,
-                        self._observers.primary,
                         self.name,
-                        [message.message_id],
-                        outcome=outcome_of(failure),
-                        error=error_name(failure),
-                        latency_us=int((runtime.now() - started) * 1_000_000),
+                        runtime.now() - started,
+                        failure,
+                        message_ids=[message.message_id],
                         route=Route.PRIMARY,
                         episode=self.episode,
                     )
                 )
             finally:  # the state must learn the result of the ping even if recording it failed
-                if failure is None:
-                    self.handle(Event(EventKind.PING_SUCCEEDED, "ping", era))
-                else:
-                    self.handle(Event(EventKind.PING_FAILED, type(failure).__name__, era))
+                kind = EventKind.PING_SUCCEEDED if failure is None else EventKind.PING_FAILED
+                self.handle(Event(kind, error_name(failure) or "ping", era))
         finally:
             try:
                 sender.close()
             except Exception:  # the connection of this ping is discarded either way
                 _log.debug("Closing the connection of a ping to %s failed.", self.name, exc_info=True)
-
-
-def _send_ping(sender: SharedSender, message: ServiceBusMessage, deadline: float) -> Exception | None:
-    def send(sdk_sender: ServiceBusSender, seconds: float) -> None:
-        sdk_sender.send_messages(message, timeout=seconds)
-
-    try:
-        sender.use(deadline, send)
-    except Exception as error:  # any error means that this ping was not delivered
-        return error
-    return None

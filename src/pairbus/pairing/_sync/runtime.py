@@ -25,8 +25,6 @@ _GRACE_SECONDS = 1.0
 _CLOSING_PAUSE_SECONDS = 0.05
 _MOST_AT_ONCE = 16
 
-Mutex = threading.Lock
-
 
 class Turn:
     """One user at a time, first come, first served. Waiters give up at their deadline or when no longer wanted."""
