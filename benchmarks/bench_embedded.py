@@ -287,9 +287,7 @@ async def bench_entities(quick: bool) -> None:
         broker = Broker(Store(data), limits=Limits())
         began = time.monotonic()
         for start in range(0, count, 500):
-            await asyncio.gather(
-                *(broker.create_queue(QueueDescription(f"queue-{n}")) for n in range(start, start + 500))
-            )
+            await asyncio.gather(*(broker.create(QueueDescription(f"queue-{n}")) for n in range(start, start + 500)))
         making = time.monotonic() - began
         await broker.close()
         began = time.monotonic()

@@ -91,10 +91,10 @@ def on_stage(
     async def run() -> None:
         async with asyncio.timeout(PLAY_SECONDS), amqp_stage(folder, engine_limits=engine_limits) as stage:
             for name in ("orders", "orders-too"):
-                await stage.broker.create_queue(QueueDescription(name))
-            await stage.broker.create_queue(QueueDescription("sessions", requires_session=True))
-            await stage.broker.create_topic(TopicDescription("events"))
-            await stage.broker.create_subscription(SubscriptionDescription("events", "all"))
+                await stage.broker.create(QueueDescription(name))
+            await stage.broker.create(QueueDescription("sessions", requires_session=True))
+            await stage.broker.create(TopicDescription("events"))
+            await stage.broker.create(SubscriptionDescription("events", "all"))
             await play(stage)
 
     asyncio.run(run())

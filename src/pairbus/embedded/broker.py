@@ -9,8 +9,8 @@ import asyncio
 import logging
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
 from uuid import uuid4
 
 from pairbus.amqp.message import with_message_id
@@ -19,12 +19,13 @@ from pairbus.embedded.clock import Alarm, Clock, SystemClock
 from pairbus.embedded.entities.descriptions import (
     FOREVER_MS,
     AuthorizationRule,
+    EntityDescription,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from pairbus.embedded.entities.entity import Entity, EntityTimes, QueueEntity, SubscriptionEntity
+from pairbus.embedded.entities.entity import Entity, EntityTimes, QueueEntity
 from pairbus.embedded.entities.message import IncomingMessage, QueueEntry, Settlement
 from pairbus.embedded.entities.namespace import MessageCounts, NamespaceState, Place
 from pairbus.embedded.entities.paths import parse_address
@@ -47,6 +48,7 @@ __all__ = ["Broker", "MessageDelivery", "ReceiveMode", "Receiver"]
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+D = TypeVar("D", bound=EntityDescription)
 Done = Callable[[BrokerError | None], None]
 
 MAX_PEEK_BYTES = 1024 * 1024
@@ -292,19 +294,12 @@ class Broker:
 
     # -- administration
 
-    def get_queue(self, name: str) -> QueueDescription:
-        description = self.namespace.registry.queue(name).description
-        assert isinstance(description, QueueDescription)
-        return description
+    def get(self, path: str) -> EntityDescription:
+        """The description of the queue, topic or subscription at this path."""
+        return self.namespace.registry.entity(path.strip("/")).description
 
-    def get_topic(self, name: str) -> TopicDescription:
-        return self.namespace.registry.topic(name).description
-
-    def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
-        return _subscription_description(self.namespace.registry.subscription(topic, name))
-
-    def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
-        return self.namespace.registry.rule(topic, subscription, name).description
+    def get_rule(self, subscription: str, name: str) -> RuleDescription:
+        return self.namespace.registry.rule(subscription, name).description
 
     def list_queues(self) -> list[QueueDescription]:
         return [entity.description for entity in self.namespace.registry.queues()]  # type: ignore[misc]
@@ -314,10 +309,10 @@ class Broker:
 
     def list_subscriptions(self, topic: str) -> list[SubscriptionDescription]:
         subscriptions = self.namespace.registry.topic(topic).subscriptions
-        return [_subscription_description(entity) for _, entity in sorted(subscriptions.items())]
+        return [entity.description for _, entity in sorted(subscriptions.items())]
 
-    def list_rules(self, topic: str, subscription: str) -> list[RuleDescription]:
-        rules = self.namespace.registry.subscription(topic, subscription).rules
+    def list_rules(self, subscription: str) -> list[RuleDescription]:
+        rules = self.namespace.registry.subscription(subscription).rules
         return [rule.description for _, rule in sorted(rules.items())]
 
     def check_exists(self, path: str) -> None:
@@ -328,96 +323,52 @@ class Broker:
         """Raise if clients cannot send to this path now."""
         self.namespace.router.sendable(path)
 
-    async def create_queue(self, description: QueueDescription) -> QueueDescription:
-        entity = self.namespace.registry.create_queue(description, self.clock.now_ms())
+    async def create(self, description: D) -> D:
+        entity = self.namespace.registry.create(description, self.clock.now_ms())
         await self._committed()
         self._created(entity.path)
-        return self.get_queue(description.name)
+        return cast(D, entity.description)
 
     def _created(self, path: str) -> None:
         """Called after an entity was created, for subclasses."""
 
-    async def update_queue(self, description: QueueDescription) -> QueueDescription:
+    async def update(self, description: D) -> D:
         now = self.clock.now_ms()
-        entity = self.namespace.registry.update_queue(description, now)
-        self.namespace.router.forward_all(entity, now)
+        entity = self.namespace.registry.update(description, now)
+        if isinstance(entity, QueueEntity):
+            self.namespace.router.forward_all(entity, now)
         await self._committed()
-        return self.get_queue(description.name)
+        return cast(D, entity.description)
 
-    async def create_topic(self, description: TopicDescription) -> TopicDescription:
-        entity = self.namespace.registry.create_topic(description, self.clock.now_ms())
-        await self._committed()
-        self._created(entity.path)
-        return self.get_topic(description.name)
-
-    async def update_topic(self, description: TopicDescription) -> TopicDescription:
-        self.namespace.registry.update_topic(description, self.clock.now_ms())
-        await self._committed()
-        return self.get_topic(description.name)
-
-    async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        entity = self.namespace.registry.create_subscription(description, self.clock.now_ms())
-        await self._committed()
-        self._created(entity.path)
-        return self.get_subscription(description.topic, description.name)
-
-    async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        now = self.clock.now_ms()
-        entity = self.namespace.registry.update_subscription(description, now)
-        self.namespace.router.forward_all(entity, now)
-        await self._committed()
-        return self.get_subscription(description.topic, description.name)
-
-    async def create_rule(self, topic: str, subscription: str, description: RuleDescription) -> RuleDescription:
-        created = self.namespace.registry.create_rule(topic, subscription, description, self.clock.now_ms())
+    async def create_rule(self, subscription: str, description: RuleDescription) -> RuleDescription:
+        created = self.namespace.registry.create_rule(subscription, description, self.clock.now_ms())
         await self._committed()
         return created
 
-    async def update_rule(self, topic: str, subscription: str, description: RuleDescription) -> RuleDescription:
-        updated = self.namespace.registry.update_rule(topic, subscription, description, self.clock.now_ms())
+    async def update_rule(self, subscription: str, description: RuleDescription) -> RuleDescription:
+        updated = self.namespace.registry.update_rule(subscription, description, self.clock.now_ms())
         await self._committed()
         return updated
 
-    async def delete_queue(self, name: str) -> None:
-        self._close_receivers([self.namespace.registry.delete_queue(name)])
-        await self._committed()
-
-    async def delete_topic(self, name: str) -> None:
-        subscriptions = list(self.namespace.registry.topic(name).subscriptions.values())
-        self._close_receivers([self.namespace.registry.delete_topic(name), *subscriptions])
-        await self._committed()
-
-    async def delete_subscription(self, topic: str, name: str) -> None:
-        self._close_receivers([self.namespace.registry.delete_subscription(topic, name)])
-        await self._committed()
-
-    async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        self.namespace.registry.delete_rule(topic, subscription, name)
-        await self._committed()
-
     async def delete(self, path: str) -> None:
-        """Delete the queue, topic, subscription or rule at this path."""
-        owner, _, rule = path.strip("/").partition("/Rules/")
-        topic, _, subscription = owner.partition("/Subscriptions/")
-        if rule:
-            await self.delete_rule(topic, subscription, rule)
-        elif subscription:
-            await self.delete_subscription(topic, subscription)
-        elif isinstance(self.namespace.registry.entity(topic.lower()), QueueEntity):
-            await self.delete_queue(topic)
-        else:
-            await self.delete_topic(topic)
+        """Delete the queue, topic or subscription at this path."""
+        self._delete(self.namespace.registry.entity(path.strip("/")))
+        await self._committed()
 
-    def _close_receivers(self, entities: Iterable[Entity]) -> None:
-        for entity in entities:
-            if isinstance(entity, QueueEntity):
-                self._dispatcher.close_queues(list(entity.queues()), entity.path)
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        self.namespace.registry.delete_rule(subscription, name)
+        await self._committed()
+
+    def _delete(self, entity: Entity) -> None:
+        for deleted in self.namespace.registry.delete(entity):
+            if isinstance(deleted, QueueEntity):
+                self._dispatcher.close_queues(list(deleted.queues()), deleted.path)
 
     def counts(self, path: str) -> MessageCounts:
         return self.namespace.counts(path.strip("/"))
 
     def times(self, path: str) -> EntityTimes:
-        return self.namespace.registry.entity(path.strip("/").lower()).times
+        return self.namespace.registry.entity(path.strip("/")).times
 
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]:
         return self.namespace.registry.authorization_rules
@@ -464,17 +415,9 @@ class Broker:
 
     def _delete_idle(self) -> None:
         self._idle_alarm = None
-        registry = self.namespace.registry
         for entity in self.namespace.idle_entities(self.clock.now_ms()):
-            if entity.path.lower() not in registry.entities:
-                continue
-            if isinstance(entity, SubscriptionEntity):
-                deleted: list[Entity] = [registry.delete_subscription(entity.topic.path, entity.description.name)]
-            elif isinstance(entity, QueueEntity):
-                deleted = [registry.delete_queue(entity.path)]
-            else:
-                deleted = [*entity.subscriptions.values(), registry.delete_topic(entity.path)]
-            self._close_receivers(deleted)
+            if entity.path.lower() in self.namespace.registry.entities:
+                self._delete(entity)
         self._dispatcher.finish_operation()
         self._watch_idle()
 
@@ -491,11 +434,6 @@ class Broker:
     def _answer_after_commit(self, done: Callable[[T | BrokerError], None], value: T) -> None:
         self._dispatcher.finish_operation()
         self._commits.after(lambda: done(value if self._commits.refusal is None else self._commits.refusal))
-
-
-def _subscription_description(entity: SubscriptionEntity) -> SubscriptionDescription:
-    assert isinstance(entity.description, SubscriptionDescription)
-    return entity.description
 
 
 def _discard(_: object) -> None:

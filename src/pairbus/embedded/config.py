@@ -13,21 +13,16 @@ and without duplicate keys.
 
 import difflib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pairbus.embedded.administration.elements import (
-    CORRELATION_ELEMENTS,
-    QUEUE_ELEMENTS,
-    SUBSCRIPTION_ELEMENTS,
-    TOPIC_ELEMENTS,
-    Element,
-)
+from pairbus.embedded.administration.elements import CORRELATION_ELEMENTS, elements_of
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.entities.descriptions import (
     CorrelationFilter,
+    EntityDescription,
     FalseFilter,
     PropertyValue,
     QueueDescription,
@@ -39,6 +34,7 @@ from pairbus.embedded.entities.descriptions import (
     TopicDescription,
     TrueFilter,
     forward_targets,
+    with_identity,
 )
 from pairbus.embedded.errors import EntityNotFoundError, InvalidError, Limits
 
@@ -180,7 +176,6 @@ def _is_text(value: str) -> bool:
     return True
 
 
-_Sendable = TypeVar("_Sendable", QueueDescription, TopicDescription)
 _D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription)
 
 _JSON_TYPES: dict[str, tuple[type, str]] = {
@@ -252,61 +247,45 @@ async def apply_config(config: NamespaceConfig, broker: Broker, limits: Limits) 
     kilobytes = limits.max_message_kilobytes
     queues = [replace(queue, max_message_size_in_kilobytes=kilobytes) for queue in config.queues]
     for queue in queues:
-        unforwarded = replace(queue, forward_to=None, forward_dead_lettered_messages_to=None)
-        await _ensure(unforwarded, broker.get_queue, broker.create_queue, broker.update_queue)
+        await _ensure(broker, replace(queue, forward_to=None, forward_dead_lettered_messages_to=None))
     for topic in config.topics:
-        wanted = replace(topic, max_message_size_in_kilobytes=kilobytes)
-        await _ensure(wanted, broker.get_topic, broker.create_topic, broker.update_topic)
+        await _ensure(broker, replace(topic, max_message_size_in_kilobytes=kilobytes))
     for subscription in config.subscriptions:
-        await _ensure_subscription(broker, subscription)
+        rules = subscription.rules
+        path = await _ensure(broker, replace(subscription.description, default_rule=rules[0] if rules else None))
+        if rules:
+            await _ensure_rules(broker, path, rules)
     for queue in queues:
-        await _ensure(queue, broker.get_queue, broker.create_queue, broker.update_queue)
+        await _ensure(broker, queue)
 
 
-async def _ensure(
-    wanted: _Sendable,
-    get: Callable[[str], _Sendable],
-    create: Callable[[_Sendable], Awaitable[_Sendable]],
-    update: Callable[[_Sendable], Awaitable[_Sendable]],
-) -> None:
+async def _ensure(broker: Broker, wanted: EntityDescription) -> str:
+    """Create the entity, or update it if it differs. Returns its path."""
     try:
-        current = get(wanted.name)
+        current = broker.get(wanted.path)
     except EntityNotFoundError:
-        await create(wanted)
-        return
-    wanted = replace(wanted, name=current.name, authorization_rules=current.authorization_rules)
+        return (await broker.create(wanted)).path
+    if type(current) is not type(wanted):
+        await broker.create(wanted)  # refused: the name is in use
+    wanted = with_identity(wanted, current)
+    if not isinstance(wanted, SubscriptionDescription) and not isinstance(current, SubscriptionDescription):
+        wanted = replace(wanted, authorization_rules=current.authorization_rules)
     if wanted != current:
-        await update(wanted)
+        await broker.update(wanted)
+    return current.path
 
 
-async def _ensure_subscription(broker: Broker, config: SubscriptionConfig) -> None:
-    wanted, rules = config.description, config.rules
-    try:
-        current = broker.get_subscription(wanted.topic, wanted.name)
-    except EntityNotFoundError:
-        await broker.create_subscription(replace(wanted, default_rule=rules[0] if rules else None))
-    else:
-        wanted = replace(wanted, topic=current.topic, name=current.name)
-        if wanted != current:
-            await broker.update_subscription(wanted)
-    if rules:
-        await _ensure_rules(broker, wanted, rules)
-
-
-async def _ensure_rules(
-    broker: Broker, subscription: SubscriptionDescription, rules: tuple[RuleDescription, ...]
-) -> None:
+async def _ensure_rules(broker: Broker, subscription: str, rules: tuple[RuleDescription, ...]) -> None:
     """Create new rules before deleting old ones, so that no message which both select is missed."""
-    topic, name = subscription.topic, subscription.name
-    present = {rule.name.lower(): rule for rule in broker.list_rules(topic, name)}
+    present = {rule.name.lower(): rule for rule in broker.list_rules(subscription)}
     for rule in rules:
         current = present.pop(rule.name.lower(), None)
         if current is None:
-            await broker.create_rule(topic, name, rule)
+            await broker.create_rule(subscription, rule)
         elif (current.filter, current.action) != (rule.filter, rule.action):
-            await broker.update_rule(topic, name, replace(rule, name=current.name))
+            await broker.update_rule(subscription, replace(rule, name=current.name))
     for obsolete in present.values():
-        await broker.delete_rule(topic, name, obsolete.name)
+        await broker.delete_rule(subscription, obsolete.name)
 
 
 # -- reading
@@ -330,14 +309,14 @@ def _namespace(node: Node) -> NamespaceConfig:
 def _queue(node: Node) -> QueueDescription:
     members = _members(node, "a queue", ("Name", "Properties"))
     name = _name(members, "queue", node.line)
-    queue = QueueDescription(name, **_properties(members.get("Properties"), QUEUE_ELEMENTS))
+    queue = QueueDescription(name, **_properties(members.get("Properties"), QueueDescription))
     return _checked(queue, node, members)
 
 
 def _topic(node: Node) -> tuple[TopicDescription, list[SubscriptionConfig]]:
     members = _members(node, "a topic", ("Name", "Properties", "Subscriptions"))
     name = _name(members, "topic", node.line)
-    topic = TopicDescription(name, **_properties(members.get("Properties"), TOPIC_ELEMENTS))
+    topic = TopicDescription(name, **_properties(members.get("Properties"), TopicDescription))
     items = _list(members.get("Subscriptions"), "Subscriptions")
     return _checked(topic, node, members), [_subscription(name, item) for item in items]
 
@@ -345,7 +324,7 @@ def _topic(node: Node) -> tuple[TopicDescription, list[SubscriptionConfig]]:
 def _subscription(topic: str, node: Node) -> SubscriptionConfig:
     members = _members(node, "a subscription", ("Name", "Properties", "Rules"))
     name = _name(members, "subscription", node.line)
-    properties = _properties(members.get("Properties"), SUBSCRIPTION_ELEMENTS)
+    properties = _properties(members.get("Properties"), SubscriptionDescription)
     description = _checked(SubscriptionDescription(topic, name, **properties), node, members)
     return SubscriptionConfig(description, tuple(_rule(item) for item in _list(members.get("Rules"), "Rules")))
 
@@ -397,10 +376,10 @@ def _expression(node: Node, owner: str) -> str:
     return _text(_required(members, "SqlExpression", node.line), "SqlExpression")
 
 
-def _properties(node: Node | None, elements: tuple[Element, ...]) -> dict[str, Any]:
+def _properties(node: Node | None, kind: type[EntityDescription]) -> dict[str, Any]:
     if node is None:
         return {}
-    by_name = {element.name: element for element in elements}
+    by_name = {element.name: element for element in elements_of(kind)}
     properties: dict[str, Any] = {}
     for key, value in _members(node, "Properties", by_name).items():
         element = by_name[key]

@@ -32,6 +32,7 @@ from pairbus.embedded.entities.descriptions import (
     FOREVER_MS,
     MANAGE,
     AuthorizationRule,
+    EntityDescription,
     QueueDescription,
     TopicDescription,
 )
@@ -54,8 +55,7 @@ class RuleSource(Protocol):
     """The source of the rules: the broker."""
 
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]: ...
-    def get_queue(self, name: str) -> QueueDescription: ...
-    def get_topic(self, name: str) -> TopicDescription: ...
+    def get(self, path: str) -> EntityDescription: ...
     def list_queues(self) -> Sequence[QueueDescription]: ...
     def list_topics(self) -> Sequence[TopicDescription]: ...
 
@@ -141,12 +141,10 @@ class Authority:
     def _rules_of(self, name: str) -> Iterable[AuthorizationRule]:
         if not name:
             return ()
-        for find in (self._rules.get_queue, self._rules.get_topic):
-            try:
-                return find(name).authorization_rules
-            except EntityNotFoundError:
-                continue
-        return ()
+        try:
+            return getattr(self._rules.get(name), "authorization_rules", ())
+        except EntityNotFoundError:
+            return ()
 
 
 def generate_key() -> str:

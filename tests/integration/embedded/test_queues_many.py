@@ -57,11 +57,9 @@ def test_ten_thousand_queues_and_not_one_more(tmp_path: Path) -> None:
     async def fill() -> None:
         broker = Broker(Store(tmp_path))
         for start in range(0, ENTITIES, 500):
-            await asyncio.gather(
-                *(broker.create_queue(QueueDescription(f"queue-{n:05}")) for n in range(start, start + 500))
-            )
+            await asyncio.gather(*(broker.create(QueueDescription(f"queue-{n:05}")) for n in range(start, start + 500)))
         with pytest.raises(QuotaExceededError):
-            await broker.create_queue(QueueDescription("one-too-many"))
+            await broker.create(QueueDescription("one-too-many"))
         await broker.close()
 
     async def use(connection_string: str) -> None:
@@ -85,7 +83,7 @@ def test_a_hundred_namespaces_in_one_process(tmp_path: Path) -> None:
         try:
             for server in servers:
                 await server.start()
-                await server.broker.create_queue(QueueDescription("orders"))
+                await server.broker.create(QueueDescription("orders"))
             assert len({server.port for server in servers}) == NAMESPACES
             connections = await asyncio.gather(*(open_raw(server.connection_string) for server in servers))
             senders = await asyncio.gather(*(connection.open_sender("orders") for connection in connections))

@@ -54,7 +54,7 @@ def test_a_new_folder_is_private(tmp_path: Path) -> None:
     data = tmp_path / "deep" / "data"
 
     async def work(server: EmbeddedServer) -> None:
-        await server.broker.create_queue(QueueDescription("q"))
+        await server.broker.create(QueueDescription("q"))
         assert mode(data) == 0o700
         for file in data.iterdir():
             assert file.name == "ca.pem" or mode(file) == 0o600, file
@@ -67,8 +67,8 @@ def test_key_certificate_and_entities_stay_with_the_folder(tmp_path: Path) -> No
 
     async def work(server: EmbeddedServer) -> None:
         if not seen:
-            await server.broker.create_queue(QueueDescription("q"))
-        assert server.broker.get_queue("q").name == "q"
+            await server.broker.create(QueueDescription("q"))
+        assert server.broker.get("q").name == "q"
         secret = server.connection_string.partition("SharedAccessKey=")[2]
         seen.append((secret, server.ca_file.read_bytes()))
 
@@ -278,15 +278,15 @@ def test_what_speaks_no_protocol_is_closed(tmp_path: Path) -> None:
 def test_everything_decided_is_there_after_a_stop(tmp_path: Path) -> None:
     async def make(server: EmbeddedServer) -> None:
         broker = server.broker
-        await broker.create_topic(TopicDescription("t"))
-        await broker.create_subscription(SubscriptionDescription("t", "s"))
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(TopicDescription("t"))
+        await broker.create(SubscriptionDescription("t", "s"))
+        await broker.create(QueueDescription("q"))
         await broker.delete("q")
 
     async def look(server: EmbeddedServer) -> None:
-        assert server.broker.get_subscription("t", "s").name == "s"
+        assert server.broker.get("t/Subscriptions/s").name == "s"
         with pytest.raises(EntityNotFoundError):
-            server.broker.get_queue("q")
+            server.broker.get("q")
 
     serve(EmbeddedServer("contoso", tmp_path / "data"), make)
     serve(EmbeddedServer("contoso", tmp_path / "data"), look)

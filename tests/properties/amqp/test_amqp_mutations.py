@@ -145,7 +145,7 @@ async def said(stage: AmqpStage, data: bytes) -> bytes:
 def test_without_mistakes_everything_is_done(tmp_path_factory: pytest.TempPathFactory) -> None:
     async def run() -> None:
         async with asyncio.timeout(SECONDS), amqp_stage(tmp_path_factory.mktemp("stage")) as stage:
-            await stage.broker.create_queue(QueueDescription("orders"))
+            await stage.broker.create(QueueDescription("orders"))
             answer = await said(stage, b"".join(conversation(stage.token())))
             assert b"amqp:" not in answer.replace(b"amqp:accepted", b"")
             while stage.broker.counts("orders").message_count < 4:
@@ -161,7 +161,7 @@ def test_mistakes_end_in_an_answer_and_not_in_harm(
 ) -> None:
     async def run() -> None:
         async with asyncio.timeout(SECONDS), amqp_stage(tmp_path_factory.mktemp("stage")) as stage:
-            await stage.broker.create_queue(QueueDescription("orders"))
+            await stage.broker.create(QueueDescription("orders"))
             frames = conversation(stage.token())
             await asyncio.gather(*[said(stage, with_mistakes(frames, made)) for made in conversations])
             healthy = await stage.connect()

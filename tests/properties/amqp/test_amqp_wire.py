@@ -36,7 +36,7 @@ async def carried(
     folder: Path, groups: list[list[bytes]], count: int, credit: int, receive_and_delete: bool
 ) -> list[bytes]:
     async with asyncio.timeout(SECONDS), amqp_stage(folder) as stage:
-        await stage.broker.create_queue(QueueDescription("orders"))
+        await stage.broker.create(QueueDescription("orders"))
         connection = await stage.connect()
         receiver = await connection.open_receiver("orders", credit=credit, receive_and_delete=receive_and_delete)
         sender = await connection.open_sender("orders", window=5)

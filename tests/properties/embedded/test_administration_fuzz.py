@@ -10,18 +10,19 @@ from xml.sax.saxutils import escape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.embedded.administration.atom import parse_content, read_queue, read_subscription, read_topic
-from pairbus.embedded.administration.elements import QUEUE_ELEMENTS, SUBSCRIPTION_ELEMENTS, TOPIC_ELEMENTS, read_rule
+from pairbus.embedded.administration.atom import parse_content, read_description
+from pairbus.embedded.administration.elements import elements_of, read_rule
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.entities.filters import compile_filter
 from pairbus.embedded.errors import InvalidError
 
+KINDS = (QueueDescription, TopicDescription, SubscriptionDescription)
 NOW_MS = 1_735_689_600_000
 QUICK = settings(deadline=None, print_blob=True, max_examples=150)
 
 _NAMES = st.sampled_from(
     [
-        *(element.name for element in (*QUEUE_ELEMENTS, *TOPIC_ELEMENTS, *SUBSCRIPTION_ELEMENTS)),
+        *(element.name for kind in KINDS for element in elements_of(kind)),
         "entry",
         "content",
         "AuthorizationRules",
@@ -95,9 +96,9 @@ def _read_as_everything(body: bytes) -> None:
         assert error.description
         return
     for read in (
-        lambda: read_queue(root, QueueDescription("q"), NOW_MS).validate(),
-        lambda: read_topic(root, TopicDescription("t"), NOW_MS).validate(),
-        lambda: read_subscription(root, SubscriptionDescription("t", "s")).validate(),
+        lambda: read_description(root, QueueDescription("q"), NOW_MS).validate(),
+        lambda: read_description(root, TopicDescription("t"), NOW_MS).validate(),
+        lambda: read_description(root, SubscriptionDescription("t", "s"), NOW_MS).validate(),
         lambda: compile_filter(read_rule(root, "r").filter),
     ):
         try:

@@ -76,8 +76,8 @@ class NamespaceModel(RuleBasedStateMachine):
         self.held: list[tuple[str, bytes, MessageSession | None]] = []
         self.sessions: list[MessageSession] = []
         registry = self.namespace.registry
-        registry.create_queue(QueueDescription(PLAIN, lock_duration_ms=5_000, max_delivery_count=3), self.now)
-        registry.create_queue(
+        registry.create(QueueDescription(PLAIN, lock_duration_ms=5_000, max_delivery_count=3), self.now)
+        registry.create(
             QueueDescription(
                 STRICT,
                 lock_duration_ms=5_000,
@@ -88,10 +88,10 @@ class NamespaceModel(RuleBasedStateMachine):
             ),
             self.now,
         )
-        registry.create_queue(QueueDescription(SESSIONS, lock_duration_ms=5_000, requires_session=True), self.now)
-        registry.create_topic(TopicDescription(TOPIC), self.now)
+        registry.create(QueueDescription(SESSIONS, lock_duration_ms=5_000, requires_session=True), self.now)
+        registry.create(TopicDescription(TOPIC), self.now)
         for name in ("a", "b", "c"):
-            registry.create_subscription(SubscriptionDescription(TOPIC, name, lock_duration_ms=5_000), self.now)
+            registry.create(SubscriptionDescription(TOPIC, name, lock_duration_ms=5_000), self.now)
         self.commit()
 
     def commit(self) -> None:

@@ -105,23 +105,23 @@ def sent(content: str) -> ElementTree.Element:
 @settings(deadline=None, print_blob=True, max_examples=60)
 @given(queues)
 def test_queues_are_read_as_they_were_written(queue: QueueDescription) -> None:
-    root = sent(atom.queue_content(CONTEXT, queue, COUNTS, TIMES))
-    assert atom.read_queue(root, QueueDescription(queue.name), NOW_MS) == queue
+    root = sent(atom.entity_content(CONTEXT, queue, COUNTS, TIMES, (0, 0)))
+    assert atom.read_description(root, QueueDescription(queue.name), NOW_MS) == queue
 
 
 @settings(deadline=None, print_blob=True, max_examples=40)
 @given(topics)
 def test_topics_are_read_as_they_were_written(topic: TopicDescription) -> None:
-    root = sent(atom.topic_content(CONTEXT, topic, COUNTS, TIMES, (1, 2)))
-    assert atom.read_topic(root, TopicDescription(topic.name), NOW_MS) == topic
+    root = sent(atom.entity_content(CONTEXT, topic, COUNTS, TIMES, (1, 2)))
+    assert atom.read_description(root, TopicDescription(topic.name), NOW_MS) == topic
 
 
 @settings(deadline=None, print_blob=True, max_examples=40)
 @given(subscriptions)
 def test_subscriptions_are_read_as_they_were_written(subscription: SubscriptionDescription) -> None:
-    root = sent(atom.subscription_content(CONTEXT, subscription, COUNTS, TIMES))
+    root = sent(atom.entity_content(CONTEXT, subscription, COUNTS, TIMES, (0, 0)))
     start = SubscriptionDescription(subscription.topic, subscription.name)
-    assert atom.read_subscription(root, start) == subscription
+    assert atom.read_description(root, start, NOW_MS) == subscription
 
 
 @settings(deadline=None, print_blob=True, max_examples=100)
@@ -142,14 +142,14 @@ def test_no_text_breaks_the_document(text: str) -> None:
 
 def test_line_ends_survive() -> None:
     queue = QueueDescription("q", user_metadata="a\r\nb\rc\n")
-    root = sent(atom.queue_content(CONTEXT, queue, COUNTS, TIMES))
-    assert atom.read_queue(root, QueueDescription("q"), NOW_MS) == queue
+    root = sent(atom.entity_content(CONTEXT, queue, COUNTS, TIMES, (0, 0)))
+    assert atom.read_description(root, QueueDescription("q"), NOW_MS) == queue
 
 
 def test_what_is_absent_keeps_settings_and_clears_texts() -> None:
     current = QueueDescription("q", max_delivery_count=3, user_metadata="m", forward_to="t")
     root = ElementTree.fromstring("<QueueDescription><LockDuration>PT5S</LockDuration></QueueDescription>")
-    changed = atom.read_queue(root, current, NOW_MS)
+    changed = atom.read_description(root, current, NOW_MS)
     assert changed == replace(current, lock_duration_ms=5_000, user_metadata=None, forward_to=None)
 
 
@@ -165,7 +165,7 @@ def test_what_is_absent_keeps_settings_and_clears_texts() -> None:
 )
 def test_a_forward_is_a_path_however_it_is_written(text: str, path: str | None) -> None:
     root = ElementTree.fromstring(f"<QueueDescription><ForwardTo>{text}</ForwardTo></QueueDescription>")
-    assert atom.read_queue(root, QueueDescription("q"), NOW_MS).forward_to == path
+    assert atom.read_description(root, QueueDescription("q"), NOW_MS).forward_to == path
 
 
 def test_times_of_other_clients_are_read() -> None:

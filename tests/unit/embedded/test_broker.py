@@ -41,7 +41,7 @@ def ping() -> bytes:
 
 def test_an_acknowledged_message_is_on_disk(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         await send(broker, "q", raw("one"))
         with closing(sqlite3.connect(tmp_path / "namespace.db")) as other:
             assert other.execute("SELECT count(*) FROM entry").fetchone() == (1,)
@@ -51,7 +51,7 @@ def test_an_acknowledged_message_is_on_disk(tmp_path: Path) -> None:
 
 def test_what_an_acknowledgement_leads_to_does_not_overtake_those_that_wait(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         happened: list[str] = []
         last = asyncio.Event()
 
@@ -73,7 +73,7 @@ def test_what_an_acknowledgement_leads_to_does_not_overtake_those_that_wait(tmp_
 
 def test_nothing_is_acknowledged_while_the_disk_refuses_and_all_of_it_once_it_works(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         with closing(sqlite3.connect(tmp_path / "namespace.db", isolation_level=None, timeout=0)) as other:
             broker._store._writer.execute("PRAGMA busy_timeout = 0")
             other.execute("BEGIN IMMEDIATE")
@@ -106,7 +106,7 @@ def test_a_newer_database_is_refused_with_a_sentence(tmp_path: Path) -> None:
 
 def test_locks_end_and_the_message_comes_again_one_delivery_older(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", lock_duration_ms=5_000, max_delivery_count=2))
+        await broker.create(QueueDescription("q", lock_duration_ms=5_000, max_delivery_count=2))
         await send(broker, "q", raw("one"))
         inbox = Inbox(broker, "q")
         assert len(inbox.got) == 1
@@ -131,7 +131,7 @@ async def finish_operation(broker: Broker) -> None:
 
 def test_a_closed_receiver_keeps_its_locks_but_gets_nothing_more(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         await send(broker, "q", raw("one"))
         first = Inbox(broker, "q")
         first.receiver.close()
@@ -146,7 +146,7 @@ def test_a_closed_receiver_keeps_its_locks_but_gets_nothing_more(tmp_path: Path)
 
 def test_receivers_take_turns(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         inboxes = [Inbox(broker, "q", credit=10) for _ in range(3)]
         await send(broker, "q", *[raw(str(number)) for number in range(30)])
         assert [len(inbox.got) for inbox in inboxes] == [10, 10, 10]
@@ -156,7 +156,7 @@ def test_receivers_take_turns(tmp_path: Path) -> None:
 
 def test_credit_is_never_exceeded(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         await send(broker, "q", *[raw(str(number)) for number in range(10)])
         inbox = Inbox(broker, "q", credit=3)
         assert len(inbox.got) == 3
@@ -171,7 +171,7 @@ def test_credit_is_never_exceeded(tmp_path: Path) -> None:
 
 def test_pings_are_counted_and_never_kept(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", requires_session=True))
+        await broker.create(QueueDescription("q", requires_session=True))
         await send(broker, "q", ping())
         assert broker.counts("q").message_count == 0
         assert broker.namespace.registry.queue("q").pings == 1
@@ -181,7 +181,7 @@ def test_pings_are_counted_and_never_kept(tmp_path: Path) -> None:
 
 def test_a_batch_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         with pytest.raises(MessageTooLargeError, match="at most 262144"):
             await send(broker, "q", raw("small"), raw("large", body=b"x" * 262_144))
         assert broker.counts("q").message_count == 0
@@ -202,7 +202,7 @@ def test_status_is_obeyed(tmp_path: Path, status: str, sends: bool, receives: bo
         return True
 
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", status=status))
+        await broker.create(QueueDescription("q", status=status))
 
         async def receive() -> Inbox:
             return Inbox(broker, "q")
@@ -215,7 +215,7 @@ def test_status_is_obeyed(tmp_path: Path, status: str, sends: bool, receives: bo
 
 def test_a_full_queue_refuses_and_takes_again_when_there_is_room(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         big = raw(body=b"x" * 200_000)
         full = 1024 * 1024 * 1024 // len(big)
         queue = broker.namespace.registry.queue("q").main
@@ -230,7 +230,7 @@ def test_a_full_queue_refuses_and_takes_again_when_there_is_room(tmp_path: Path)
 
 def test_scheduled_messages_appear_at_their_time_with_a_new_number(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         at_ms = clock.now_ms() + 60_000
         numbers = await answered(
             lambda done: broker.schedule("q", [raw("a", at_ms=at_ms), raw("b", at_ms=at_ms)], done)
@@ -250,8 +250,8 @@ def test_scheduled_messages_appear_at_their_time_with_a_new_number(tmp_path: Pat
 
 def test_a_transaction_happens_whole_or_not_at_all(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("in", lock_duration_ms=5_000))
-        await broker.create_queue(QueueDescription("out"))
+        await broker.create(QueueDescription("in", lock_duration_ms=5_000))
+        await broker.create(QueueDescription("out"))
         await send(broker, "in", raw("one"))
         inbox = Inbox(broker, "in")
         txn = broker.begin_transaction()
@@ -276,7 +276,7 @@ def test_a_transaction_happens_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_transaction_settles_a_message_once(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("in"))
+        await broker.create(QueueDescription("in"))
         await send(broker, "in", raw("one"))
         inbox = Inbox(broker, "in")
         txn = broker.begin_transaction()
@@ -291,7 +291,7 @@ def test_a_transaction_settles_a_message_once(tmp_path: Path) -> None:
 
 def test_waiting_for_a_session_ends_with_one_or_with_a_timeout(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", requires_session=True))
+        await broker.create(QueueDescription("q", requires_session=True))
         accepted: list[Receiver | BrokerError] = []
         got: list[MessageDelivery] = []
         for _ in range(2):
@@ -315,8 +315,8 @@ def test_waiting_for_a_session_ends_with_one_or_with_a_timeout(tmp_path: Path) -
 
 def test_deleting_an_entity_closes_its_receivers(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_topic(TopicDescription("t"))
-        await broker.create_subscription(SubscriptionDescription("t", "s"))
+        await broker.create(TopicDescription("t"))
+        await broker.create(SubscriptionDescription("t", "s"))
         inbox = Inbox(broker, "t/Subscriptions/s")
         await broker.delete("t")
         assert [type(error) for error in inbox.errors] == [EntityNotFoundError]
@@ -328,16 +328,17 @@ def test_deleting_an_entity_closes_its_receivers(tmp_path: Path) -> None:
 
 def test_a_name_can_be_dropped_and_taken_again_in_one_breath(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         await send(broker, "q", raw())
-        await asyncio.gather(broker.delete("q"), broker.create_queue(QueueDescription("Q", max_delivery_count=3)))
+        await asyncio.gather(broker.delete("q"), broker.create(QueueDescription("Q", max_delivery_count=3)))
         with pytest.raises(EntityExistsError):
-            await broker.create_queue(QueueDescription("q"))
+            await broker.create(QueueDescription("q"))
 
     run(test, tmp_path)
 
     async def again(broker: Broker, clock: ManualClock) -> None:
-        assert broker.get_queue("q").max_delivery_count == 3
+        current = broker.get("q")
+        assert isinstance(current, QueueDescription) and current.max_delivery_count == 3
         assert broker.counts("q").message_count == 0
 
     run(again, tmp_path)
@@ -346,7 +347,7 @@ def test_a_name_can_be_dropped_and_taken_again_in_one_breath(tmp_path: Path) -> 
 def test_an_idle_queue_is_deleted_unless_somebody_receives_from_it(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
         for name in ("idle", "busy"):
-            await broker.create_queue(QueueDescription(name, auto_delete_on_idle_ms=300_000))
+            await broker.create(QueueDescription(name, auto_delete_on_idle_ms=300_000))
         inbox = Inbox(broker, "busy")
         clock.advance(301)
         assert [d.name for d in broker.list_queues()] == ["busy"]
@@ -359,9 +360,9 @@ def test_an_idle_queue_is_deleted_unless_somebody_receives_from_it(tmp_path: Pat
 
 def test_forwarding_ends_after_four_hops_in_the_transfer_dead_letter_queue(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("f6"))
+        await broker.create(QueueDescription("f6"))
         for number in range(5, 0, -1):
-            await broker.create_queue(QueueDescription(f"f{number}", forward_to=f"f{number + 1}"))
+            await broker.create(QueueDescription(f"f{number}", forward_to=f"f{number + 1}"))
         await send(broker, "f3", raw("near"))
         await send(broker, "f1", raw("far"))
         assert Inbox(broker, "f6").ids == ["near"]
@@ -375,10 +376,8 @@ def test_forwarding_ends_after_four_hops_in_the_transfer_dead_letter_queue(tmp_p
 
 def test_dead_letters_can_be_forwarded_and_say_where_they_came_from(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("graves"))
-        await broker.create_queue(
-            QueueDescription("q", max_delivery_count=1, forward_dead_lettered_messages_to="graves")
-        )
+        await broker.create(QueueDescription("graves"))
+        await broker.create(QueueDescription("q", max_delivery_count=1, forward_dead_lettered_messages_to="graves"))
         await send(broker, "q", raw("one"))
         await settle(broker, "q", Inbox(broker, "q").got[0], AbandonMessage())
         grave = Inbox(broker, "graves")
@@ -390,7 +389,7 @@ def test_dead_letters_can_be_forwarded_and_say_where_they_came_from(tmp_path: Pa
 
 def test_the_files_of_a_store_are_private(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
         assert modes == dict.fromkeys(("namespace.db", "namespace.db-shm", "namespace.db-wal"), 0o600)
 

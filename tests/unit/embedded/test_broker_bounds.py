@@ -37,7 +37,7 @@ def many(**message: object) -> list[bytes]:
 
 def test_completed_messages_leave_nothing_behind(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", default_message_time_to_live_ms=3_600_000))
+        await broker.create(QueueDescription("q", default_message_time_to_live_ms=3_600_000))
         inbox = Inbox(broker, "q", credit=MANY)
         await send(broker, "q", *many())
         tokens = [delivery.lock_token for delivery in inbox.got]
@@ -49,10 +49,8 @@ def test_completed_messages_leave_nothing_behind(tmp_path: Path) -> None:
 
 def test_expired_messages_that_nobody_received_leave_nothing_behind(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", default_message_time_to_live_ms=1_000))
-        await broker.create_queue(
-            QueueDescription("sessions", requires_session=True, default_message_time_to_live_ms=1_000)
-        )
+        await broker.create(QueueDescription("q", default_message_time_to_live_ms=1_000))
+        await broker.create(QueueDescription("sessions", requires_session=True, default_message_time_to_live_ms=1_000))
         await send(broker, "q", *many())
         await send(broker, "sessions", *many(session_id="s"))
         clock.advance(0.5)
@@ -66,7 +64,7 @@ def test_expired_messages_that_nobody_received_leave_nothing_behind(tmp_path: Pa
 
 def test_cancelled_schedules_leave_nothing_behind(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         raws = many(at_ms=clock.now_ms() + 1_000_000)
         numbers = await answered(lambda done: broker.schedule("q", raws, done))
         await answered(lambda done: broker.cancel_scheduled("q", numbers, done))
@@ -77,7 +75,7 @@ def test_cancelled_schedules_leave_nothing_behind(tmp_path: Path) -> None:
 
 def test_renewing_a_lock_again_and_again_keeps_one_end_of_it(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", lock_duration_ms=60_000))
+        await broker.create(QueueDescription("q", lock_duration_ms=60_000))
         await send(broker, "q", raw("one"))
         token = Inbox(broker, "q").got[0].lock_token
         for _ in range(MANY):
@@ -93,7 +91,7 @@ def test_renewing_a_lock_again_and_again_keeps_one_end_of_it(tmp_path: Path) -> 
 
 def test_a_sessions_lock_is_renewed_as_a_whole_and_keeps_one_end(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", requires_session=True, lock_duration_ms=60_000))
+        await broker.create(QueueDescription("q", requires_session=True, lock_duration_ms=60_000))
         await send(broker, "q", raw("one", session_id="s"))
         inbox: list[bytes] = []
         lost: list[BrokerError] = []
@@ -120,7 +118,7 @@ def test_a_sessions_lock_is_renewed_as_a_whole_and_keeps_one_end(tmp_path: Path)
 
 def test_deadlines_that_come_and_go_do_not_pile_up(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(
+        await broker.create(
             QueueDescription("q", default_message_time_to_live_ms=14 * 86_400_000, lock_duration_ms=5_000)
         )
         await send(broker, "q", raw("one"))
@@ -138,7 +136,7 @@ def test_deadlines_that_come_and_go_do_not_pile_up(tmp_path: Path) -> None:
 
 def test_free_sessions_are_given_in_the_order_they_came(tmp_path: Path) -> None:
     async def test(broker: Broker, clock: ManualClock) -> None:
-        await broker.create_queue(QueueDescription("q", requires_session=True))
+        await broker.create(QueueDescription("q", requires_session=True))
         await send(broker, "q", *[raw(str(number), session_id=f"s{number}") for number in range(MANY)])
         accepted: list[str | None] = []
 

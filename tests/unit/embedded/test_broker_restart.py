@@ -46,7 +46,7 @@ def test_a_commit_is_synced_to_the_disk(tmp_path: Path) -> None:
 
 def test_duplicates_of_before_the_restart_are_known(tmp_path: Path) -> None:
     async def before(broker: Broker) -> None:
-        await broker.create_queue(QueueDescription("q", requires_duplicate_detection=True))
+        await broker.create(QueueDescription("q", requires_duplicate_detection=True))
         await send(broker, "q", raw("one"))
 
     async def after(broker: Broker) -> None:
@@ -58,15 +58,15 @@ def test_duplicates_of_before_the_restart_are_known(tmp_path: Path) -> None:
 
 def test_nothing_of_a_deleted_queue_is_left_for_the_restart(tmp_path: Path) -> None:
     async def before(broker: Broker) -> None:
-        await broker.create_queue(QueueDescription("q", requires_duplicate_detection=True, requires_session=True))
+        await broker.create(QueueDescription("q", requires_duplicate_detection=True, requires_session=True))
         await send(broker, "q", raw("one", session_id="s"))
-        await broker.delete_queue("q")
+        await broker.delete("q")
 
     async def after(broker: Broker) -> None:
-        await broker.create_queue(QueueDescription("q", requires_duplicate_detection=True))
+        await broker.create(QueueDescription("q", requires_duplicate_detection=True))
         await send(broker, "q", raw("one"))
         assert Inbox(broker, "q").ids == ["one"]
-        await broker.delete_queue("q")
+        await broker.delete("q")
 
     play(tmp_path, before, after)
     assert [rows(tmp_path, table) for table in ("entity", "entry", "payload", "seen", "sequence", "session")] == [0] * 6
@@ -76,7 +76,7 @@ def test_a_lock_of_before_the_restart_fits_no_message_after_it(tmp_path: Path) -
     tokens: list[bytes] = []
 
     async def before(broker: Broker) -> None:
-        await broker.create_queue(QueueDescription("q"))
+        await broker.create(QueueDescription("q"))
         await send(broker, "q", raw("one"))
         tokens.append(Inbox(broker, "q").got[0].lock_token)
 
@@ -91,7 +91,7 @@ def test_a_lock_of_before_the_restart_fits_no_message_after_it(tmp_path: Path) -
 
 def test_deliveries_are_counted_across_the_restart(tmp_path: Path) -> None:
     async def before(broker: Broker) -> None:
-        await broker.create_queue(QueueDescription("q", max_delivery_count=2))
+        await broker.create(QueueDescription("q", max_delivery_count=2))
         await send(broker, "q", raw("one"))
         await settle(broker, "q", Inbox(broker, "q", credit=1).got[0], AbandonMessage())
 
@@ -104,9 +104,9 @@ def test_deliveries_are_counted_across_the_restart(tmp_path: Path) -> None:
 
 def test_completed_messages_leave_no_bytes_on_disk(tmp_path: Path) -> None:
     async def act(broker: Broker) -> None:
-        await broker.create_topic(TopicDescription("t"))
+        await broker.create(TopicDescription("t"))
         for name in ("a", "b", "c"):
-            await broker.create_subscription(SubscriptionDescription("t", name))
+            await broker.create(SubscriptionDescription("t", name))
         await send(broker, "t", raw("one"))
         for name, left in (("a", 1), ("b", 1), ("c", 0)):
             path = f"t/Subscriptions/{name}"
@@ -119,7 +119,7 @@ def test_completed_messages_leave_no_bytes_on_disk(tmp_path: Path) -> None:
 
 def test_a_closed_session_is_free_at_once_with_what_it_held(tmp_path: Path) -> None:
     async def act(broker: Broker) -> None:
-        await broker.create_queue(QueueDescription("q", requires_session=True))
+        await broker.create(QueueDescription("q", requires_session=True))
         await send(broker, "q", raw("one", session_id="s"))
         for _ in range(2):
             got: list[object] = []

@@ -29,6 +29,7 @@ from pairbus.embedded.entities.descriptions import (
     from_json,
     parse_duration,
     to_json,
+    validate_change,
 )
 from pairbus.embedded.errors import InvalidError
 
@@ -135,18 +136,18 @@ def test_subscriptions_are_checked_too(change: dict[str, Any], words: str) -> No
 @pytest.mark.parametrize("name", ["requires_session", "requires_duplicate_detection", "enable_partitioning"])
 def test_an_update_cannot_change_what_creation_fixed(name: str) -> None:
     current = QueueDescription("orders")
-    replace(current, lock_duration_ms=10_000, enable_express=True).validate_change(current)
+    validate_change(replace(current, lock_duration_ms=10_000, enable_express=True), current)
     with pytest.raises(InvalidError, match="fixed when the entity is created"):
-        replace(current, **{name: True}).validate_change(current)  # type: ignore[arg-type]
+        validate_change(replace(current, **{name: True}), current)  # type: ignore[arg-type]
 
 
 def test_an_update_of_topic_and_subscription_cannot_change_what_creation_fixed() -> None:
     topic = TopicDescription("t")
     with pytest.raises(InvalidError, match="EnablePartitioning of 't' is false"):
-        replace(topic, enable_partitioning=True).validate_change(topic)
+        validate_change(replace(topic, enable_partitioning=True), topic)
     subscription = SubscriptionDescription("t", "s", requires_session=True)
     with pytest.raises(InvalidError, match="RequiresSession of 't/Subscriptions/s' is true"):
-        replace(subscription, requires_session=False).validate_change(subscription)
+        validate_change(replace(subscription, requires_session=False), subscription)
 
 
 @pytest.mark.parametrize(

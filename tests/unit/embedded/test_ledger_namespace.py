@@ -46,7 +46,7 @@ def recorded(folder: Path, work: Callable[[RecordingBroker, ManualClock], Awaita
             ledger.address = "127.0.0.1:5672"
             broker = RecordingBroker(Store(folder), clock, Limits(), "contoso", ledger)
             try:
-                await broker.create_queue(QueueDescription("q"))
+                await broker.create(QueueDescription("q"))
                 await work(broker, clock)
             finally:
                 await broker.close()
@@ -133,10 +133,10 @@ def test_topics_sessions_and_backlog_queues(tmp_path: Path) -> None:
     backlog = "contoso/x-servicebus-transfer/0"
 
     async def work(broker: RecordingBroker, clock: ManualClock) -> None:
-        await broker.create_topic(TopicDescription("t"))
-        await broker.create_subscription(SubscriptionDescription("t", "s"))
-        await broker.create_queue(QueueDescription("sessions", requires_session=True))
-        await broker.create_queue(QueueDescription(backlog))
+        await broker.create(TopicDescription("t"))
+        await broker.create(SubscriptionDescription("t", "s"))
+        await broker.create(QueueDescription("sessions", requires_session=True))
+        await broker.create(QueueDescription(backlog))
         Inbox(broker, "t/Subscriptions/s")
         await send(broker, "t", raw("published"))
         await send(broker, backlog, raw("diverted"))

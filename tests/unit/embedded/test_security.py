@@ -15,6 +15,7 @@ from pairbus.embedded.entities.descriptions import (
     RIGHTS,
     SEND,
     AuthorizationRule,
+    EntityDescription,
     QueueDescription,
     TopicDescription,
 )
@@ -41,17 +42,11 @@ class Namespace:
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]:
         return self.rules
 
-    def get_queue(self, name: str) -> QueueDescription:
-        try:
-            return self.queues[name.lower()]
-        except KeyError:
-            raise EntityNotFoundError(name) from None
-
-    def get_topic(self, name: str) -> TopicDescription:
-        try:
-            return self.topics[name.lower()]
-        except KeyError:
-            raise EntityNotFoundError(name) from None
+    def get(self, path: str) -> EntityDescription:
+        entity = self.queues.get(path.lower()) or self.topics.get(path.lower())
+        if entity is None:
+            raise EntityNotFoundError(path)
+        return entity
 
     def list_queues(self) -> list[QueueDescription]:
         return list(self.queues.values())

@@ -48,7 +48,7 @@ def delivery_count(delivery: MessageDelivery) -> int:
 
 
 async def make_queue(broker: Broker) -> None:
-    await broker.create_queue(QueueDescription("q", requires_session=True, lock_duration_ms=LOCK_S * 1_000))
+    await broker.create(QueueDescription("q", requires_session=True, lock_duration_ms=LOCK_S * 1_000))
 
 
 @pytest.mark.parametrize("session_id", ["red", ""])

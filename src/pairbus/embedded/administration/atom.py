@@ -11,7 +11,7 @@ a feed has a second `<link>` only if there is a next page.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 from xml.etree.ElementTree import Element as XmlElement
 from xml.etree.ElementTree import ParseError, TreeBuilder
@@ -23,13 +23,10 @@ from defusedxml.ElementTree import DefusedXMLParser
 from pairbus.embedded.administration.elements import (
     ATOM,
     COUNT_DETAILS,
-    QUEUE_ELEMENTS,
     SCHEMA_INSTANCE,
     SERVICE_BUS,
-    SUBSCRIPTION_ELEMENTS,
-    TOPIC_ELEMENTS,
-    Element,
     child,
+    elements_of,
     escape,
     local_name,
     read_rule,
@@ -38,6 +35,7 @@ from pairbus.embedded.administration.elements import (
 from pairbus.embedded.entities.descriptions import (
     DEFAULT_RULE_NAME,
     AuthorizationRule,
+    EntityDescription,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
@@ -50,6 +48,8 @@ from pairbus.embedded.security import generate_key
 
 MAX_DEPTH = 16
 MAX_ELEMENTS = 10_000
+
+D = TypeVar("D", bound=EntityDescription)
 
 
 class _BoundedTreeBuilder(TreeBuilder):
@@ -90,37 +90,29 @@ def parse_content(body: bytes) -> XmlElement:
     return content[0]
 
 
-def read_queue(root: XmlElement, start: QueueDescription, now_ms: int) -> QueueDescription:
-    """`start` (a new queue with defaults, or the current queue) with the values of the element."""
-    rules = _read_authorization(root, start.authorization_rules, now_ms)
-    return replace(start, **_read_fields(root, QUEUE_ELEMENTS), authorization_rules=rules)
-
-
-def read_topic(root: XmlElement, start: TopicDescription, now_ms: int) -> TopicDescription:
-    rules = _read_authorization(root, start.authorization_rules, now_ms)
-    return replace(start, **_read_fields(root, TOPIC_ELEMENTS), authorization_rules=rules)
-
-
-def read_subscription(root: XmlElement, start: SubscriptionDescription) -> SubscriptionDescription:
-    rule_element = child(root, "DefaultRuleDescription")
-    rule = None
-    if rule_element is not None and child(rule_element, "Filter") is not None:
-        name_element = child(rule_element, "Name")
-        name = (name_element.text if name_element is not None else None) or DEFAULT_RULE_NAME
-        rule = read_rule(rule_element, name)
-    return replace(start, **_read_fields(root, SUBSCRIPTION_ELEMENTS), default_rule=rule)
-
-
-def _read_fields(root: XmlElement, elements: tuple[Element, ...]) -> dict[str, Any]:
+def read_description(root: XmlElement, start: D, now_ms: int) -> D:
+    """`start` (a new entity with defaults, or the current entity) with the values of the element."""
     present = {local_name(element): element.text or "" for element in root}
     values: dict[str, Any] = {}
-    for element in elements:
+    for element in elements_of(type(start)):
         text = present.get(element.name)
         if element.absent_means_none:
             values[element.field] = element.read(text or "")
         elif text is not None and text.strip():
             values[element.field] = element.read(text)
-    return values
+    if isinstance(start, SubscriptionDescription):
+        values["default_rule"] = _read_default_rule(root)
+    else:
+        values["authorization_rules"] = _read_authorization(root, start.authorization_rules, now_ms)
+    return replace(start, **values)
+
+
+def _read_default_rule(root: XmlElement) -> RuleDescription | None:
+    element = child(root, "DefaultRuleDescription")
+    if element is None or child(element, "Filter") is None:
+        return None
+    name = child(element, "Name")
+    return read_rule(element, (name.text if name is not None else None) or DEFAULT_RULE_NAME)
 
 
 def _read_authorization(
@@ -206,51 +198,33 @@ def write_feed(
     )
 
 
-def queue_content(context: RequestContext, queue: QueueDescription, counts: MessageCounts, times: EntityTimes) -> str:
-    return _description(
-        "QueueDescription",
-        _settings(context, queue, QUEUE_ELEMENTS),
-        _authorization(queue.authorization_rules),
-        f"<SizeInBytes>{counts.size_bytes}</SizeInBytes><MessageCount>{counts.message_count}</MessageCount>",
-        "<IsAnonymousAccessible>false</IsAnonymousAccessible>",
-        "<SupportOrdering>true</SupportOrdering>",
-        _runtime(counts, times),
-    )
-
-
-def topic_content(
+def entity_content(
     context: RequestContext,
-    topic: TopicDescription,
+    description: EntityDescription,
     counts: MessageCounts,
     times: EntityTimes,
     filter_counts: tuple[int, int],
 ) -> str:
-    sql, correlation = filter_counts
-    counted = f"<SubscriptionCount>{counts.subscription_count}</SubscriptionCount>"
-    if context.api_version >= FILTER_COUNTS_SINCE:
-        counted += (
-            f"<SqlFilterCount>{sql}</SqlFilterCount><CorrelationFilterCount>{correlation}</CorrelationFilterCount>"
-        )
-    return _description(
-        "TopicDescription",
-        _settings(context, topic, TOPIC_ELEMENTS),
-        _authorization(topic.authorization_rules),
-        f"<SizeInBytes>{counts.size_bytes}</SizeInBytes>{counted}",
-        "<IsAnonymousAccessible>false</IsAnonymousAccessible>",
-        "<EnableSubscriptionPartitioning>false</EnableSubscriptionPartitioning>",
-        _runtime(counts, times),
-    )
+    """A description with its counts. `filter_counts` are the SQL and correlation filters of a topic."""
+    parts = [_settings(context, description)]
+    if not isinstance(description, SubscriptionDescription):
+        parts += _authorization(description.authorization_rules), _element("SizeInBytes", counts.size_bytes)
+        parts.append(_element("IsAnonymousAccessible", "false"))
+    if isinstance(description, TopicDescription):
+        parts.append(_element("SubscriptionCount", counts.subscription_count))
+        if context.api_version >= FILTER_COUNTS_SINCE:
+            sql, correlation = filter_counts
+            parts += _element("SqlFilterCount", sql), _element("CorrelationFilterCount", correlation)
+        parts.append(_element("EnableSubscriptionPartitioning", "false"))
+    else:
+        parts.append(_element("MessageCount", counts.message_count))
+    if isinstance(description, QueueDescription):
+        parts.append(_element("SupportOrdering", "true"))
+    return _description(type(description).__name__, *parts, _runtime(counts, times))
 
 
-def subscription_content(
-    context: RequestContext, subscription: SubscriptionDescription, counts: MessageCounts, times: EntityTimes
-) -> str:
-    return _description(
-        "SubscriptionDescription",
-        _settings(context, subscription, SUBSCRIPTION_ELEMENTS),
-        f"<MessageCount>{counts.message_count}</MessageCount>",
-        _runtime(counts, times),
-    )
+def _element(name: str, value: object) -> str:
+    return f"<{name}>{value}</{name}>"
 
 
 def rule_content(rule: RuleDescription) -> str:
@@ -275,19 +249,15 @@ def _description(name: str, *parts: str) -> str:
     return f'<{name} xmlns="{SERVICE_BUS}" xmlns:i="{SCHEMA_INSTANCE}">{"".join(parts)}</{name}>'
 
 
-def _settings(
-    context: RequestContext,
-    description: QueueDescription | TopicDescription | SubscriptionDescription,
-    elements: tuple[Element, ...],
-) -> str:
+def _settings(context: RequestContext, description: EntityDescription) -> str:
     written = []
-    for element in elements:
+    for element in elements_of(type(description)):
         value = getattr(description, element.field)
         if value is None:
             continue
         if element.name == "MaxMessageSizeInKilobytes" and context.api_version < MESSAGE_SIZE_SINCE:
             continue
-        written.append(f"<{element.name}>{element.write(value, context.authority)}</{element.name}>")
+        written.append(_element(element.name, element.write(value, context.authority)))
     return "".join(written)
 
 

@@ -9,7 +9,7 @@ the prefix `d6p1`: some clients cut off the first five characters instead of res
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -121,37 +121,25 @@ def _path(text: str) -> str:
     return unquote(path).strip("/")
 
 
-def _elements(**kinds: ElementKind) -> tuple[Element, ...]:
-    return tuple(Element(element_name(field), field, kind) for field, kind in kinds.items())
+_KINDS: dict[object, ElementKind] = {bool: "boolean", int: "integer", str: "word", str | None: "text"}
+_NOT_ELEMENTS = ("topic", "name", "authorization_rules", "default_rule")
 
 
-_LIFETIME = _elements(
-    default_message_time_to_live_ms="duration",
-    auto_delete_on_idle_ms="duration",
-    enable_batched_operations="boolean",
-    status="word",
-    user_metadata="text",
-)
-_PUBLISHING = _LIFETIME + _elements(
-    max_size_in_megabytes="integer",
-    requires_duplicate_detection="boolean",
-    duplicate_detection_history_time_window_ms="duration",
-    enable_partitioning="boolean",
-    enable_express="boolean",
-    max_message_size_in_kilobytes="integer",
-)
-_RECEIVING = _elements(
-    lock_duration_ms="duration",
-    requires_session="boolean",
-    dead_lettering_on_message_expiration="boolean",
-    max_delivery_count="integer",
-    forward_to="path",
-    forward_dead_lettered_messages_to="path",
-)
+def elements_of(description: type[Any]) -> tuple[Element, ...]:
+    """The elements of a description's settings. The name and the type of a field say how its text is read."""
+    return tuple(
+        Element(element_name(item.name), item.name, _kind(item.name, item.type))
+        for item in fields(description)
+        if item.name not in _NOT_ELEMENTS
+    )
 
-QUEUE_ELEMENTS = _RECEIVING + _PUBLISHING
-TOPIC_ELEMENTS = _PUBLISHING + _elements(filtering_messages_before_publishing="boolean", support_ordering="boolean")
-SUBSCRIPTION_ELEMENTS = _RECEIVING + _LIFETIME + _elements(dead_lettering_on_filter_evaluation_exceptions="boolean")
+
+def _kind(field: str, kind: object) -> ElementKind:
+    if field.endswith("_ms"):
+        return "duration"
+    return "path" if field.startswith("forward_") else _KINDS[kind]
+
+
 CORRELATION_ELEMENTS = tuple(Element(element_name(field), field, "text") for field in CORRELATION_FIELDS)
 
 

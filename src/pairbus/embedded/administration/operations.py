@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 from urllib.parse import unquote
-from xml.etree.ElementTree import Element as XmlElement
 
 from pairbus.embedded.administration import atom
 from pairbus.embedded.administration.atom import AtomEntry, RequestContext
@@ -23,14 +22,16 @@ from pairbus.embedded.broker import Broker
 from pairbus.embedded.entities.descriptions import (
     SEND,
     CorrelationFilter,
+    EntityDescription,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
     forward_targets,
+    validate_change,
 )
 from pairbus.embedded.entities.entity import EntityTimes
-from pairbus.embedded.entities.paths import rule_path, subscription_path
+from pairbus.embedded.entities.paths import subscription_path
 from pairbus.embedded.errors import (
     EntityNotFoundError,
     InvalidError,
@@ -64,6 +65,11 @@ class Target:
     entity: str = ""
     subscription: str = ""
     rule: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The path of the entity or subscription that the target is, or belongs to."""
+        return subscription_path(self.entity, self.subscription) if self.subscription else self.entity
 
 
 def parse_target(raw_path: str) -> Target:
@@ -147,25 +153,30 @@ class Operations:
             case "GET", TargetKind.NAMESPACE:
                 return self._namespace(request)
             case "GET", TargetKind.QUEUES:
-                return self._list(request, "Queues", self._broker.list_queues(), self._queue_entry)
+                return self._list(request, "Queues", self._broker.list_queues(), self._entry)
             case "GET", TargetKind.TOPICS:
-                return self._list(request, "Topics", self._broker.list_topics(), self._topic_entry)
+                return self._list(request, "Topics", self._broker.list_topics(), self._entry)
             case "GET", TargetKind.SUBSCRIPTIONS:
                 subscriptions = self._broker.list_subscriptions(request.target.entity)
-                return self._list(request, "Subscriptions", subscriptions, self._subscription_entry)
+                return self._list(request, "Subscriptions", subscriptions, self._entry)
             case "GET", TargetKind.RULES:
-                rules = self._broker.list_rules(request.target.entity, request.target.subscription)
+                rules = self._broker.list_rules(request.target.owner)
                 return self._list(request, "Rules", rules, self._rule_entry)
-            case "GET", TargetKind.ENTITY | TargetKind.SUBSCRIPTION | TargetKind.RULE:
-                return self._entry_response(request, self._entry_of(request), 200)
-            case "PUT", TargetKind.ENTITY:
+            case "GET", TargetKind.RULE:
+                rule = self._broker.get_rule(request.target.owner, request.target.rule)
+                return self._entry_response(request, self._rule_entry(request, rule), 200)
+            case "GET", TargetKind.ENTITY | TargetKind.SUBSCRIPTION:
+                entity = self._broker.get(request.target.owner)
+                return self._entry_response(request, self._entry(request, entity), 200)
+            case "PUT", TargetKind.ENTITY | TargetKind.SUBSCRIPTION:
                 return await self._put_entity(request)
-            case "PUT", TargetKind.SUBSCRIPTION:
-                return await self._put_subscription(request)
             case "PUT", TargetKind.RULE:
                 return await self._put_rule(request)
-            case "DELETE", TargetKind.ENTITY | TargetKind.SUBSCRIPTION | TargetKind.RULE:
-                await self._broker.delete(_canonical_path(request.target))
+            case "DELETE", TargetKind.RULE:
+                await self._broker.delete_rule(request.target.owner, request.target.rule)
+                return AdministrationResponse(200)
+            case "DELETE", TargetKind.ENTITY | TargetKind.SUBSCRIPTION:
+                await self._broker.delete(request.target.owner)
                 return AdministrationResponse(200)
             case _:
                 raise NotAllowedError(f"{request.method} is not supported on '{request.target.path}'.")
@@ -178,53 +189,23 @@ class Operations:
 
     # -- reading
 
-    def _entry_of(self, request: AdministrationRequest) -> AtomEntry:
-        target = request.target
-        if target.kind is TargetKind.RULE:
-            return self._rule_entry(request, self._broker.get_rule(target.entity, target.subscription, target.rule))
-        if target.kind is TargetKind.SUBSCRIPTION:
-            return self._subscription_entry(request, self._broker.get_subscription(target.entity, target.subscription))
-        entity = self._get(target.entity)
-        if isinstance(entity, QueueDescription):
-            return self._queue_entry(request, entity)
-        return self._topic_entry(request, entity)
-
-    def _get(self, name: str) -> QueueDescription | TopicDescription:
-        try:
-            return self._broker.get_queue(name)
-        except EntityNotFoundError:
-            return self._broker.get_topic(name)
-
-    def _queue_entry(self, request: AdministrationRequest, queue: QueueDescription) -> AtomEntry:
-        times = self._broker.times(queue.name)
-        content = atom.queue_content(request.context, queue, self._broker.counts(queue.name), times)
-        return AtomEntry(queue.name, queue.name, times, content)
-
-    def _topic_entry(self, request: AdministrationRequest, topic: TopicDescription) -> AtomEntry:
-        times = self._broker.times(topic.name)
-        counts = self._broker.counts(topic.name)
-        content = atom.topic_content(request.context, topic, counts, times, self._filter_counts(request, topic.name))
-        return AtomEntry(topic.name, topic.name, times, content)
+    def _entry(self, request: AdministrationRequest, description: EntityDescription) -> AtomEntry:
+        path = description.path
+        times = self._broker.times(path)
+        filter_counts = self._filter_counts(request, path) if isinstance(description, TopicDescription) else (0, 0)
+        content = atom.entity_content(request.context, description, self._broker.counts(path), times, filter_counts)
+        return AtomEntry(path, description.name, times, content)
 
     def _filter_counts(self, request: AdministrationRequest, topic: str) -> tuple[int, int]:
         """The numbers of SQL filters (including true and false filters) and correlation filters of a topic."""
         if request.context.api_version < atom.FILTER_COUNTS_SINCE:
             return 0, 0
-        correlation = total = 0
-        for subscription in self._broker.list_subscriptions(topic):
-            rules = self._broker.list_rules(topic, subscription.name)
-            total += len(rules)
-            correlation += sum(isinstance(rule.filter, CorrelationFilter) for rule in rules)
-        return total - correlation, correlation
-
-    def _subscription_entry(self, request: AdministrationRequest, subscription: SubscriptionDescription) -> AtomEntry:
-        path = subscription_path(subscription.topic, subscription.name)
-        times = self._broker.times(path)
-        content = atom.subscription_content(request.context, subscription, self._broker.counts(path), times)
-        return AtomEntry(path, subscription.name, times, content)
+        rules = [rule for each in self._broker.list_subscriptions(topic) for rule in self._broker.list_rules(each.path)]
+        correlation = sum(isinstance(rule.filter, CorrelationFilter) for rule in rules)
+        return len(rules) - correlation, correlation
 
     def _rule_entry(self, request: AdministrationRequest, rule: RuleDescription) -> AtomEntry:
-        path = rule_path(request.target.entity, request.target.subscription, rule.name)
+        path = f"{request.target.owner}/Rules/{rule.name}"
         times = EntityTimes(rule.created_ms, rule.created_ms, rule.created_ms)
         return AtomEntry(path, rule.name, times, atom.rule_content(rule))
 
@@ -253,76 +234,54 @@ class Operations:
 
     async def _put_entity(self, request: AdministrationRequest) -> AdministrationResponse:
         root = atom.parse_content(request.body)
-        kind = local_name(root)
-        if kind not in ("QueueDescription", "TopicDescription"):
-            raise InvalidError(f"The content is a {kind[:64]}. It must be a QueueDescription or a TopicDescription.")
+        kind, new = local_name(root), self._new_entities(request.target)
+        if kind not in new:
+            raise InvalidError(f"The content is a {kind[:64]}. It must be a {' or a '.join(new)}.")
         current = None
         if request.if_match is not None:
-            current = self._get(request.target.entity)
-            self._require_match(request, current.name)
+            current = self._broker.get(request.target.owner)
+            self._require_match(request, current.path)
             if kind != type(current).__name__:
                 raise InvalidError(
                     f"'{current.name}' has a {type(current).__name__} and cannot be updated with a {kind}."
                 )
-        if kind == "QueueDescription":
-            return await self._put_queue(request, root, current if isinstance(current, QueueDescription) else None)
-        return await self._put_topic(request, root, current if isinstance(current, TopicDescription) else None)
+        entity = atom.read_description(root, current or new[kind], request.now_ms)
+        if current is None:
+            entity.validate()
+        else:
+            if isinstance(entity, SubscriptionDescription):
+                entity = replace(entity, default_rule=None)
+            validate_change(entity, current)
+        self._require_size(entity)
+        self._require_forwards(request, entity)
+        written = await (self._broker.create(entity) if current is None else self._broker.update(entity))
+        return self._entry_response(request, self._entry(request, written), 201 if current is None else 200)
 
-    async def _put_queue(
-        self, request: AdministrationRequest, root: XmlElement, current: QueueDescription | None
-    ) -> AdministrationResponse:
-        new = QueueDescription(request.target.entity, max_message_size_in_kilobytes=self._message_kilobytes)
-        queue = atom.read_queue(root, current or new, request.now_ms)
-        queue.validate() if current is None else queue.validate_change(current)
-        self._require_size(queue)
-        self._require_forwards(request, queue)
-        write = self._broker.create_queue if current is None else self._broker.update_queue
-        entry = self._queue_entry(request, await write(queue))
-        return self._entry_response(request, entry, 201 if current is None else 200)
-
-    async def _put_topic(
-        self, request: AdministrationRequest, root: XmlElement, current: TopicDescription | None
-    ) -> AdministrationResponse:
-        new = TopicDescription(request.target.entity, max_message_size_in_kilobytes=self._message_kilobytes)
-        topic = atom.read_topic(root, current or new, request.now_ms)
-        topic.validate() if current is None else topic.validate_change(current)
-        self._require_size(topic)
-        write = self._broker.create_topic if current is None else self._broker.update_topic
-        entry = self._topic_entry(request, await write(topic))
-        return self._entry_response(request, entry, 201 if current is None else 200)
-
-    async def _put_subscription(self, request: AdministrationRequest) -> AdministrationResponse:
-        root = atom.parse_content(request.body)
-        if local_name(root) != "SubscriptionDescription":
-            raise InvalidError(f"The content is a {local_name(root)[:64]}. It must be a SubscriptionDescription.")
-        topic = self._broker.get_topic(request.target.entity).name
-        if request.if_match is None:
-            subscription = atom.read_subscription(root, SubscriptionDescription(topic, request.target.subscription))
-            subscription.validate()
-            self._require_forwards(request, subscription)
-            created = await self._broker.create_subscription(subscription)
-            return self._entry_response(request, self._subscription_entry(request, created), 201)
-        current = self._broker.get_subscription(topic, request.target.subscription)
-        self._require_match(request, subscription_path(topic, current.name))
-        subscription = replace(atom.read_subscription(root, current), default_rule=None)
-        subscription.validate_change(current)
-        self._require_forwards(request, subscription)
-        updated = await self._broker.update_subscription(subscription)
-        return self._entry_response(request, self._subscription_entry(request, updated), 200)
+    def _new_entities(self, target: Target) -> dict[str, EntityDescription]:
+        """The descriptions with defaults that a request to create the target can start from, by their elements."""
+        if target.kind is TargetKind.SUBSCRIPTION:
+            new: tuple[EntityDescription, ...] = (SubscriptionDescription(target.entity, target.subscription),)
+        else:
+            size = self._message_kilobytes
+            new = (
+                QueueDescription(target.entity, max_message_size_in_kilobytes=size),
+                TopicDescription(target.entity, max_message_size_in_kilobytes=size),
+            )
+        return {type(description).__name__: description for description in new}
 
     async def _put_rule(self, request: AdministrationRequest) -> AdministrationResponse:
         root = atom.parse_content(request.body)
         if local_name(root) != "RuleDescription":
             raise InvalidError(f"The content is a {local_name(root)[:64]}. It must be a RuleDescription.")
-        topic, subscription = request.target.entity, request.target.subscription
+        subscription = request.target.owner
         rule = replace(read_rule(root, request.target.rule), created_ms=request.now_ms)
         rule.validate()
         if request.if_match is None:
-            created = await self._broker.create_rule(topic, subscription, rule)
+            created = await self._broker.create_rule(subscription, rule)
             return self._entry_response(request, self._rule_entry(request, created), 201)
-        current = self._broker.get_rule(topic, subscription, request.target.rule)
+        current = self._broker.get_rule(subscription, request.target.rule)
         changed = replace(rule, name=current.name, created_ms=current.created_ms)
-        updated = await self._broker.update_rule(topic, subscription, changed)
+        updated = await self._broker.update_rule(subscription, changed)
         return self._entry_response(request, self._rule_entry(request, updated), 200)
 
     # -- checks
@@ -332,20 +291,19 @@ class Operations:
         if request.if_match not in ("*", etag):
             raise PreconditionFailedError(f"'{path}' has changed: its ETag is {etag}, not {request.if_match}.")
 
-    def _require_size(self, entity: QueueDescription | TopicDescription) -> None:
+    def _require_size(self, entity: EntityDescription) -> None:
         """Only the Premium tier has a message size per entity."""
+        if isinstance(entity, SubscriptionDescription):
+            return
         if entity.max_message_size_in_kilobytes != self._message_kilobytes:
             raise InvalidError(
                 f"MaxMessageSizeInKilobytes is {entity.max_message_size_in_kilobytes}."
                 f" In this namespace it is {self._message_kilobytes} for every entity."
             )
 
-    def _require_forwards(
-        self, request: AdministrationRequest, entity: QueueDescription | SubscriptionDescription
-    ) -> None:
+    def _require_forwards(self, request: AdministrationRequest, entity: EntityDescription) -> None:
         for element, path in forward_targets(entity):
-            is_itself = isinstance(entity, QueueDescription) and path.lower() == entity.name.lower()
-            if not is_itself:
+            if path.lower() != entity.path.lower():
                 self._require_target(element, path)
             header = FORWARD_TOKEN_HEADERS[element]
             if not self._may_send(request, path, header):
@@ -355,7 +313,7 @@ class Operations:
 
     def _require_target(self, element: str, path: str) -> None:
         try:
-            self._get(path)
+            self._broker.get(path)
         except EntityNotFoundError:
             raise InvalidError(f"{element} names '{path}', which is not a queue or topic of this namespace.") from None
 
@@ -368,16 +326,6 @@ class Operations:
             except UnauthorizedError:
                 continue
         return False
-
-
-def _canonical_path(target: Target) -> str:
-    match target.kind:
-        case TargetKind.RULE:
-            return rule_path(target.entity, target.subscription, target.rule)
-        case TargetKind.SUBSCRIPTION:
-            return subscription_path(target.entity, target.subscription)
-        case _:
-            return target.entity
 
 
 def _etag(times: EntityTimes) -> str:

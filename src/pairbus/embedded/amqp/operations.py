@@ -244,29 +244,25 @@ def _batch_delete(call: ManagementCall) -> None:
     call.broker.delete_batch(call.path, count, call.integer("enqueued-time-utc", LATEST_MS), deleted)
 
 
-def _rule_owner(call: ManagementCall) -> tuple[str, str]:
-    """The topic and the subscription of the call's path."""
-    at = call.path.lower().find("/subscriptions/")
-    if at < 0:
+def _subscription(call: ManagementCall) -> str:
+    """The call's path, which must be a subscription's."""
+    if "/subscriptions/" not in call.path.lower():
         raise InvalidError(f"'{call.path[:64]}' is not a subscription. Only subscriptions have rules.")
-    return call.path[:at], call.path[at + len("/subscriptions/") :]
+    return call.path
 
 
 def _add_rule(call: ManagementCall) -> None:
-    topic, subscription = _rule_owner(call)
     rule = _read_rule(call.text("rule-name"), call.body.get("rule-description"))
-    _run_later(call, call.broker.create_rule(topic, subscription, rule))
+    _run_later(call, call.broker.create_rule(_subscription(call), rule))
 
 
 def _remove_rule(call: ManagementCall) -> None:
-    topic, subscription = _rule_owner(call)
-    _run_later(call, call.broker.delete(f"{topic}/Subscriptions/{subscription}/Rules/{call.text('rule-name')}"))
+    _run_later(call, call.broker.delete_rule(_subscription(call), call.text("rule-name")))
 
 
 def _enumerate_rules(call: ManagementCall) -> None:
-    topic, subscription = _rule_owner(call)
     skip, top = call.page(100)
-    rules = call.broker.list_rules(topic, subscription)[skip : skip + top]
+    rules = call.broker.list_rules(_subscription(call))[skip : skip + top]
     if rules:
         call.reply({"rules": [{"rule-description": _rule_value(rule)} for rule in rules]})
     else:

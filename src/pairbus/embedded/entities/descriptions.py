@@ -1,9 +1,8 @@
 """Descriptions of queues, topics, subscriptions, rules and authorization rules, with the service's defaults and limits.
 
-- A description is a value. `validate()` checks it alone; `validate_change(current)` also checks that an update keeps
-  the
-  settings that the service fixes at creation. Checks that involve other entities (does the forward target exist?) are
-  made where those entities are known.
+- A description is a value. `validate()` checks it alone; `validate_change(new, current)` also checks that an update
+  keeps the settings that the service fixes at creation. Checks that involve other entities (does the forward target
+  exist?) are made where those entities are known.
 - Durations are ISO 8601 text outside and integer milliseconds inside; `FOREVER_MS` means no limit.
 - `forward_to` and `forward_dead_lettered_messages_to` hold entity paths, never URIs.
 - Values of parameters and correlation properties keep the type the client sent: a `datetime` without a time zone stays
@@ -15,7 +14,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -271,15 +270,14 @@ class QueueDescription:
     max_message_size_in_kilobytes: int = 256
     authorization_rules: tuple[AuthorizationRule, ...] = ()
 
+    @property
+    def path(self) -> str:
+        return self.name
+
     def validate(self) -> None:
         validate_entity_name(self.name)
         _validate_publishing(self)
         _validate_receiving(self)
-
-    def validate_change(self, current: "QueueDescription") -> None:
-        self.validate()
-        fixed = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
-        _validate_fixed(self, current, fixed, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +298,13 @@ class TopicDescription:
     max_message_size_in_kilobytes: int = 256
     authorization_rules: tuple[AuthorizationRule, ...] = ()
 
+    @property
+    def path(self) -> str:
+        return self.name
+
     def validate(self) -> None:
         validate_entity_name(self.name)
         _validate_publishing(self)
-
-    def validate_change(self, current: "TopicDescription") -> None:
-        self.validate()
-        _validate_fixed(self, current, ("requires_duplicate_detection", "enable_partitioning"), self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +326,10 @@ class SubscriptionDescription:
     default_rule: RuleDescription | None = None
     """The first rule of a new subscription (None: `DEFAULT_RULE`). Only creation uses it."""
 
+    @property
+    def path(self) -> str:
+        return subscription_path(self.topic, self.name)
+
     def validate(self) -> None:
         validate_entity_name(self.topic)
         validate_subscription_name(self.name)
@@ -336,12 +338,11 @@ class SubscriptionDescription:
         if self.default_rule is not None:
             self.default_rule.validate()
 
-    def validate_change(self, current: "SubscriptionDescription") -> None:
-        self.validate()
-        _validate_fixed(self, current, ("requires_session",), subscription_path(self.topic, self.name))
-
 
 EntityDescription = QueueDescription | TopicDescription | SubscriptionDescription
+E = TypeVar("E", bound=EntityDescription)
+FIXED_SETTINGS = ("requires_session", "requires_duplicate_detection", "enable_partitioning")
+"""The settings that cannot be changed after creation, as far as an entity has them."""
 
 
 def element_name(field_name: str) -> str:
@@ -349,9 +350,9 @@ def element_name(field_name: str) -> str:
     return "".join(word.capitalize() for word in field_name.removesuffix("_ms").split("_"))
 
 
-def forward_targets(entity: QueueDescription | SubscriptionDescription) -> list[tuple[str, str]]:
+def forward_targets(entity: EntityDescription) -> list[tuple[str, str]]:
     """The element names and paths of an entity's forward targets."""
-    targets = [(name, getattr(entity, name)) for name in ("forward_to", "forward_dead_lettered_messages_to")]
+    targets = [(name, getattr(entity, name, None)) for name in ("forward_to", "forward_dead_lettered_messages_to")]
     return [(element_name(name), path) for name, path in targets if path is not None]
 
 
@@ -422,12 +423,21 @@ def _validate_receiving(entity: QueueDescription | SubscriptionDescription) -> N
             raise InvalidError(f"{name} does not name a queue or topic. {error.description}") from None
 
 
-def _validate_fixed(new: object, current: object, field_names: tuple[str, ...], path: str) -> None:
-    for field_name in field_names:
-        before, after = getattr(current, field_name), getattr(new, field_name)
+def with_identity(new: E, current: EntityDescription) -> E:
+    """The new description under the path that its entity was created with; only creation uses a default rule."""
+    kept: dict[str, Any] = {"name": current.name}
+    if isinstance(current, SubscriptionDescription):
+        kept |= {"topic": current.topic, "default_rule": None}
+    return replace(new, **kept)
+
+
+def validate_change(new: EntityDescription, current: EntityDescription) -> None:
+    new.validate()
+    for name in FIXED_SETTINGS:
+        before, after = getattr(current, name, None), getattr(new, name, None)
         if before != after:
             raise InvalidError(
-                f"{element_name(field_name)} of '{path}' is {str(before).lower()} and cannot be changed to"
+                f"{element_name(name)} of '{new.path}' is {str(before).lower()} and cannot be changed to"
                 f" {str(after).lower()}: it is fixed when the entity is created."
             )
 

@@ -12,7 +12,7 @@ from pairbus.embedded.entities.descriptions import (
 )
 from pairbus.embedded.entities.filters import MessageProperties
 from pairbus.embedded.entities.message import Changes
-from pairbus.embedded.entities.paths import SubQueue, queue_id_of, subscription_path
+from pairbus.embedded.entities.paths import SubQueue, queue_id_of
 from pairbus.embedded.entities.queue import MessageQueue
 
 # A message in a sub-queue has nowhere else to go.
@@ -86,7 +86,7 @@ class QueueEntity:
         self.pings = 0
         self.seen = SeenMessageIds(entity_id)
         self._make_queue = make_queue
-        self.description = description
+        self.description: QueueDescription | SubscriptionDescription = description
         self.main = make_queue(
             queue_id_of(entity_id, SubQueue.MAIN),
             description.lock_duration_ms,
@@ -100,7 +100,7 @@ class QueueEntity:
 
     @property
     def path(self) -> str:
-        return self.description.name
+        return self.description.path
 
     def describe(self, description: QueueDescription | SubscriptionDescription) -> None:
         self.description = description
@@ -134,6 +134,8 @@ class QueueEntity:
 
 
 class SubscriptionEntity(QueueEntity):
+    description: SubscriptionDescription
+
     def __init__(
         self,
         entity_id: int,
@@ -145,10 +147,6 @@ class SubscriptionEntity(QueueEntity):
         super().__init__(entity_id, description, times, make_queue)
         self.topic = topic
         self.rules: dict[str, SubscriptionRule] = {}
-
-    @property
-    def path(self) -> str:
-        return subscription_path(self.topic.description.name, self.description.name)
 
 
 @dataclass(slots=True)
@@ -171,6 +169,9 @@ class TopicEntity:
     @property
     def path(self) -> str:
         return self.description.name
+
+    def describe(self, description: TopicDescription) -> None:
+        self.description = description
 
     @property
     def size_bytes(self) -> int:

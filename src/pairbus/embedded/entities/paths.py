@@ -55,10 +55,6 @@ def subscription_path(topic: str, name: str) -> str:
     return f"{topic}/Subscriptions/{name}"
 
 
-def rule_path(topic: str, subscription: str, name: str) -> str:
-    return f"{subscription_path(topic, subscription)}/Rules/{name}"
-
-
 def queue_id_of(entity_id: int, sub_queue: SubQueue) -> int:
     return entity_id * QUEUE_IDS_PER_ENTITY + sub_queue
 

@@ -12,6 +12,7 @@ from pairbus.embedded.entities.descriptions import (
     DEFAULT_RULE,
     FOREVER_MS,
     AuthorizationRule,
+    EntityDescription,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
@@ -19,6 +20,8 @@ from pairbus.embedded.entities.descriptions import (
     forward_targets,
     from_json,
     to_json,
+    validate_change,
+    with_identity,
 )
 from pairbus.embedded.entities.entity import (
     NO_DELIVERY_LIMIT,
@@ -32,18 +35,16 @@ from pairbus.embedded.entities.entity import (
 )
 from pairbus.embedded.entities.filters import MessageProperties, compile_action, compile_filter
 from pairbus.embedded.entities.message import Changes, Payloads
-from pairbus.embedded.entities.paths import (
-    SubQueue,
-    entity_id_of,
-    queue_id_of,
-    rule_path,
-    sub_queue_of,
-    subscription_path,
-)
+from pairbus.embedded.entities.paths import SubQueue, entity_id_of, queue_id_of, sub_queue_of
 from pairbus.embedded.entities.queue import MessageQueue
 from pairbus.embedded.errors import EntityExistsError, EntityNotFoundError, InvalidError, Limits, QuotaExceededError
 
 E = TypeVar("E", QueueEntity, SubscriptionEntity, TopicEntity)
+_DESCRIPTIONS: dict[str, type[EntityDescription]] = {
+    "queue": QueueDescription,
+    "topic": TopicDescription,
+    "subscription": SubscriptionDescription,
+}
 Compiled = tuple[Callable[[MessageProperties], bool], Callable[[MessageProperties], None] | None]
 
 
@@ -63,35 +64,32 @@ class Registry:
 
     # -- finding
 
-    def queue(self, name: str) -> QueueEntity:
-        entity = self.entities.get(name.lower())
-        if type(entity) is not QueueEntity:
-            raise _not_found(name)
-        return entity
-
-    def topic(self, name: str) -> TopicEntity:
-        entity = self.entities.get(name.lower())
-        if type(entity) is not TopicEntity:
-            raise _not_found(name)
-        return entity
-
-    def subscription(self, topic: str, name: str) -> SubscriptionEntity:
-        subscription = self.topic(topic).subscriptions.get(name.lower())
-        if subscription is None:
-            raise _not_found(subscription_path(topic, name))
-        return subscription
-
-    def rule(self, topic: str, subscription: str, name: str) -> SubscriptionRule:
-        rule = self.subscription(topic, subscription).rules.get(name.lower())
-        if rule is None:
-            raise _not_found(rule_path(topic, subscription, name))
-        return rule
-
-    def entity(self, key: str) -> Entity:
-        entity = self.entities.get(key)
+    def entity(self, path: str) -> Entity:
+        entity = self.entities.get(path.lower())
         if entity is None:
-            raise _not_found(key)
+            raise _not_found(path)
         return entity
+
+    def queue(self, path: str) -> QueueEntity:
+        return self._of_kind(QueueEntity, path)
+
+    def topic(self, path: str) -> TopicEntity:
+        return self._of_kind(TopicEntity, path)
+
+    def subscription(self, path: str) -> SubscriptionEntity:
+        return self._of_kind(SubscriptionEntity, path)
+
+    def _of_kind(self, kind: type[E], path: str) -> E:
+        entity = self.entities.get(path.lower())
+        if type(entity) is not kind:
+            raise _not_found(path)
+        return entity
+
+    def rule(self, subscription: str, name: str) -> SubscriptionRule:
+        rule = self.subscription(subscription).rules.get(name.lower())
+        if rule is None:
+            raise _not_found(f"{subscription}/Rules/{name}")
+        return rule
 
     def queues(self) -> Iterator[QueueEntity]:
         return (entity for _, entity in sorted(self.entities.items()) if type(entity) is QueueEntity)
@@ -101,81 +99,64 @@ class Registry:
 
     # -- creating and updating
 
-    def create_queue(self, description: QueueDescription, now: int) -> QueueEntity:
+    def create(self, description: EntityDescription, now: int) -> Entity:
         description.validate()
-        self._check_free(description.name)
-        self._check_targets(description)
-        entity = self._add_queue(self._take_id(), description, EntityTimes(now, now, now))
-        self._write(entity)
-        return entity
+        if isinstance(description, SubscriptionDescription):
+            return self._create_subscription(description, now)
+        self._check_free(description)
+        if len(self.entities) >= self._limits.max_entities:
+            raise QuotaExceededError(f"The namespace has {len(self.entities)} entities, which is the maximum.")
+        return self._create(description, now)
 
-    def update_queue(self, description: QueueDescription, now: int) -> QueueEntity:
-        entity = self.queue(description.name)
-        assert isinstance(entity.description, QueueDescription)
-        description = replace(description, name=entity.description.name)
-        description.validate_change(entity.description)
-        self._check_targets(description)
-        entity.describe(description)
-        return self._updated(entity, now)
-
-    def create_topic(self, description: TopicDescription, now: int) -> TopicEntity:
-        description.validate()
-        self._check_free(description.name)
-        entity = self._add_topic(self._take_id(), description, EntityTimes(now, now, now))
-        self._write(entity)
-        return entity
-
-    def update_topic(self, description: TopicDescription, now: int) -> TopicEntity:
-        entity = self.topic(description.name)
-        description = replace(description, name=entity.description.name)
-        description.validate_change(entity.description)
-        entity.description = description
-        return self._updated(entity, now)
-
-    def create_subscription(self, description: SubscriptionDescription, now: int) -> SubscriptionEntity:
-        description.validate()
+    def _create_subscription(self, description: SubscriptionDescription, now: int) -> SubscriptionEntity:
         topic = self.topic(description.topic)
-        if description.name.lower() in topic.subscriptions:
-            raise _exists(subscription_path(description.topic, description.name))
+        self._check_free(description)
         if len(topic.subscriptions) >= self._limits.max_subscriptions_per_topic:
             raise QuotaExceededError(
                 f"The topic '{topic.path}' has {len(topic.subscriptions)} subscriptions, which is the maximum."
             )
-        self._check_targets(description)
         rule = description.default_rule or DEFAULT_RULE
         compiled = _compile(rule)
-        description = replace(description, topic=topic.description.name, default_rule=None)
-        entity = self._add_subscription(self._take_id(), description, EntityTimes(now, now, now))
-        self._write(entity)
+        entity = self._create(replace(description, topic=topic.path, default_rule=None), now)
+        assert isinstance(entity, SubscriptionEntity)
         self._add_rule(entity, replace(rule, created_ms=now), compiled, now)
         return entity
 
-    def update_subscription(self, description: SubscriptionDescription, now: int) -> SubscriptionEntity:
-        entity = self.subscription(description.topic, description.name)
-        current = entity.description
-        assert isinstance(current, SubscriptionDescription)
-        description = replace(description, topic=current.topic, name=current.name, default_rule=None)
-        description.validate_change(current)
+    def _create(self, description: EntityDescription, now: int) -> Entity:
         self._check_targets(description)
-        entity.describe(description)
-        return self._updated(entity, now)
+        entity = self._add(self._take_id(), description, EntityTimes(now, now, now))
+        self._write(entity)
+        return entity
 
-    def create_rule(self, topic: str, subscription: str, description: RuleDescription, now: int) -> RuleDescription:
+    def update(self, description: EntityDescription, now: int) -> Entity:
+        entity = self.entity(description.path)
+        current = entity.description
+        if type(current) is not type(description):
+            raise _not_found(description.path)
+        description = with_identity(description, current)
+        validate_change(description, current)
+        self._check_targets(description)
+        entity.describe(description)  # type: ignore[arg-type]
+        entity.times.updated_ms = entity.times.accessed_ms = now
+        self._write(entity)
+        return entity
+
+    def create_rule(self, subscription: str, description: RuleDescription, now: int) -> RuleDescription:
         description.validate()
-        owner = self.subscription(topic, subscription)
+        owner = self.subscription(subscription)
         if description.name.lower() in owner.rules:
-            raise _exists(rule_path(topic, subscription, description.name))
+            raise _exists(f"{subscription}/Rules/{description.name}")
         description = replace(description, created_ms=now)
         self._add_rule(owner, description, _compile(description), now)
         return description
 
-    def update_rule(self, topic: str, subscription: str, description: RuleDescription, now: int) -> RuleDescription:
+    def update_rule(self, subscription: str, description: RuleDescription, now: int) -> RuleDescription:
         description.validate()
-        rule = self.rule(topic, subscription, description.name)
+        rule = self.rule(subscription, description.name)
         compiled = _compile(description)
         rule.description = replace(description, name=rule.description.name, created_ms=rule.description.created_ms)
         rule.matches, rule.act = compiled
-        self._write_rule(self.subscription(topic, subscription), rule, now)
+        self._write_rule(self.subscription(subscription), rule, now)
         return rule.description
 
     def set_authorization_rules(self, rules: tuple[AuthorizationRule, ...]) -> None:
@@ -184,26 +165,17 @@ class Registry:
 
     # -- deleting
 
-    def delete_queue(self, name: str) -> QueueEntity:
-        entity = self.queue(name)
-        self._drop(entity)
-        return entity
+    def delete(self, entity: Entity) -> list[Entity]:
+        """Delete an entity, and a topic's subscriptions with it. Returns everything that was deleted."""
+        subscriptions = entity.subscriptions.values() if isinstance(entity, TopicEntity) else ()
+        deleted: list[Entity] = [*subscriptions, entity]
+        for each in deleted:
+            self._drop(each)
+        return deleted
 
-    def delete_topic(self, name: str) -> TopicEntity:
-        topic = self.topic(name)
-        for subscription in list(topic.subscriptions.values()):
-            self._drop(subscription)
-        self._drop(topic)
-        return topic
-
-    def delete_subscription(self, topic: str, name: str) -> SubscriptionEntity:
-        entity = self.subscription(topic, name)
-        self._drop(entity)
-        return entity
-
-    def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        rule = self.rule(topic, subscription, name)
-        del self.subscription(topic, subscription).rules[name.lower()]
+    def delete_rule(self, subscription: str, name: str) -> None:
+        rule = self.rule(subscription, name)
+        del self.subscription(subscription).rules[name.lower()]
         self._changes().entities.append(rule.entity_id)
 
     def _drop(self, entity: Entity) -> None:
@@ -231,20 +203,13 @@ class Registry:
     def load(self, entity_id: int, kind: str, path: str, text: str, times: EntityTimes) -> None:
         """Add an entity from the store. Topics come before subscriptions, subscriptions before rules."""
         self._next_id = max(self._next_id, entity_id + 1)
-        match kind:
-            case "queue":
-                self._add_queue(entity_id, from_json(QueueDescription, text), times)
-            case "topic":
-                self._add_topic(entity_id, from_json(TopicDescription, text), times)
-            case "subscription":
-                self._add_subscription(entity_id, from_json(SubscriptionDescription, text), times)
-            case "rule":
-                key = path.lower().partition("/rules/")[0]
-                owner = self.entities[key]
-                assert isinstance(owner, SubscriptionEntity)
-                description = from_json(RuleDescription, text)
-                matches, act = _compile(description)
-                owner.rules[description.name.lower()] = SubscriptionRule(entity_id, description, matches, act)
+        if kind == "rule":
+            owner = self.subscription(path.lower().partition("/rules/")[0])
+            description = from_json(RuleDescription, text)
+            rule = SubscriptionRule(entity_id, description, *_compile(description))
+            owner.rules[description.name.lower()] = rule
+        else:
+            self._add(entity_id, from_json(_DESCRIPTIONS[kind], text), times)
 
     def owner(self, queue_id: int) -> Entity:
         return self.by_id[entity_id_of(queue_id)]
@@ -286,24 +251,19 @@ class Registry:
             requires_session=requires_session,
         )
 
-    def _add_queue(self, entity_id: int, description: QueueDescription, times: EntityTimes) -> QueueEntity:
-        return self._add(QueueEntity(entity_id, description, times, self._make_queue))
-
-    def _add_topic(self, entity_id: int, description: TopicDescription, times: EntityTimes) -> TopicEntity:
-        main = self._make_queue(queue_id_of(entity_id, SubQueue.MAIN), 60_000, NO_DELIVERY_LIMIT, False)
-        return self._add(TopicEntity(entity_id, description, times, main, SeenMessageIds(entity_id)))
-
-    def _add_subscription(
-        self, entity_id: int, description: SubscriptionDescription, times: EntityTimes
-    ) -> SubscriptionEntity:
-        topic = self.topic(description.topic)
-        entity = SubscriptionEntity(entity_id, description, times, self._make_queue, topic)
-        topic.subscriptions[description.name.lower()] = entity
-        return self._add(entity)
-
-    def _add(self, entity: E) -> E:
+    def _add(self, entity_id: int, description: EntityDescription, times: EntityTimes) -> Entity:
+        entity: Entity
+        if isinstance(description, QueueDescription):
+            entity = QueueEntity(entity_id, description, times, self._make_queue)
+        elif isinstance(description, TopicDescription):
+            main = self._make_queue(queue_id_of(entity_id, SubQueue.MAIN), 60_000, NO_DELIVERY_LIMIT, False)
+            entity = TopicEntity(entity_id, description, times, main, SeenMessageIds(entity_id))
+        else:
+            topic = self.topic(description.topic)
+            entity = SubscriptionEntity(entity_id, description, times, self._make_queue, topic)
+            topic.subscriptions[description.name.lower()] = entity
         self.entities[entity.path.lower()] = entity
-        self.by_id[entity.entity_id] = entity
+        self.by_id[entity_id] = entity
         return entity
 
     def _add_rule(self, owner: SubscriptionEntity, description: RuleDescription, compiled: Compiled, now: int) -> None:
@@ -311,29 +271,20 @@ class Registry:
         owner.rules[description.name.lower()] = rule
         self._write_rule(owner, rule, now)
 
-    def _check_free(self, name: str) -> None:
-        if name.lower() in self.entities:
-            raise _exists(name)
-        if len(self.entities) >= self._limits.max_entities:
-            raise QuotaExceededError(f"The namespace has {len(self.entities)} entities, which is the maximum.")
+    def _check_free(self, description: EntityDescription) -> None:
+        if description.path.lower() in self.entities:
+            raise _exists(description.path)
 
-    def _check_targets(self, description: QueueDescription | SubscriptionDescription) -> None:
-        own_key = description.name.lower() if isinstance(description, QueueDescription) else None
+    def _check_targets(self, description: EntityDescription) -> None:
         for name, target in forward_targets(description):
-            if target.lower() == own_key:
-                continue
-            if isinstance(self.entities.get(target.lower()), SubscriptionEntity | None):
+            is_itself = target.lower() == description.path.lower()
+            if not is_itself and isinstance(self.entities.get(target.lower()), SubscriptionEntity | None):
                 raise InvalidError(
                     f"{name} names '{target}', which is not a queue or topic of this namespace. Create it first."
                 )
 
-    def _updated(self, entity: E, now: int) -> E:
-        entity.times.updated_ms = entity.times.accessed_ms = now
-        self._write(entity)
-        return entity
-
     def _write(self, entity: Entity) -> None:
-        kind = {QueueEntity: "queue", SubscriptionEntity: "subscription", TopicEntity: "topic"}[type(entity)]
+        kind = next(kind for kind, described in _DESCRIPTIONS.items() if isinstance(entity.description, described))
         times = entity.times
         self._changes().entities.append(
             (
@@ -348,7 +299,7 @@ class Registry:
         )
 
     def _write_rule(self, owner: SubscriptionEntity, rule: SubscriptionRule, now: int) -> None:
-        path = rule_path(owner.topic.path, owner.description.name, rule.description.name)
+        path = f"{owner.path}/Rules/{rule.description.name}"
         text = to_json(rule.description)
         self._changes().entities.append((rule.entity_id, "rule", path, text, rule.description.created_ms, now, now))
 
