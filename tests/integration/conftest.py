@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 from azure.servicebus import ServiceBusClient
-from tests.support.pairing import Shell
+from tests.support.pairing import Shell, Wire
 from tests.support.sdk import FACES, Face, sdk_client
 from tests.support.stage import Stage, stage
 
@@ -54,6 +54,12 @@ def own_pair(tmp_path: Path) -> Iterator[EmbeddedPair]:
 @pytest.fixture(params=get_args(Shell))
 def shell(request: pytest.FixtureRequest) -> Shell:
     chosen: Shell = request.param
+    return chosen
+
+
+@pytest.fixture(params=get_args(Wire))
+def wire(request: pytest.FixtureRequest) -> Wire:
+    chosen: Wire = request.param
     return chosen
 
 

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
-from azure.servicebus import ServiceBusClient
+from azure.servicebus import ServiceBusClient, TransportType
 from azure.servicebus.aio import ServiceBusClient as AioServiceBusClient
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AioServiceBusAdministrationClient,
@@ -33,7 +33,10 @@ from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from pairbus.testing.namespace import EmbeddedNamespace, EmbeddedPair
 
 Shell = Literal["sync", "aio"]
+Wire = Literal["plain", "tls", "websockets"]
+"""How the clients reach their namespaces; Azure offers only TLS, and web sockets over TLS."""
 CALL_TIMEOUT_SECONDS = 120.0
+Ends = list[dict[str, Any]]
 
 
 class Blocking:
@@ -80,14 +83,23 @@ def paired(
     pair: EmbeddedPair,
     shell: Shell = "sync",
     *,
+    wire: Wire = "plain",
     retry_total: int = 0,
+    primary_port: int | None = None,
     **options: Any,
 ) -> Iterator[Any]:
-    """Open a paired client with these pairing options, and close it at the end."""
+    """Open a paired client with these pairing options, and close it at the end.
+
+    `primary_port` is another port on this machine where the client looks for the primary.
+    """
     options.setdefault("primary_name", pair.primary.name)
     options.setdefault("backlog_queue_count", 3)
+    ends = [
+        client_arguments(namespace, wire, port) | {"retry_total": retry_total}
+        for namespace, port in ((pair.primary, primary_port), (pair.secondary, None))
+    ]
     if shell == "sync":
-        client = _sync(pair, retry_total, options)
+        client = _sync(pair, ends, retry_total, options)
         try:
             yield client
         finally:
@@ -97,7 +109,7 @@ def paired(
     thread = threading.Thread(target=loop.run_forever, name="paired aio client", daemon=True)
     thread.start()
     try:
-        made = asyncio.run_coroutine_threadsafe(_aio(pair, retry_total, options), loop)
+        made = asyncio.run_coroutine_threadsafe(_aio(pair, ends, retry_total, options), loop)
         blocking = Blocking(made.result(CALL_TIMEOUT_SECONDS), loop)
         try:
             yield blocking
@@ -109,9 +121,23 @@ def paired(
         loop.close()
 
 
-def _sync(pair: EmbeddedPair, retry_total: int, options: dict[str, Any]) -> pairbus.PairedServiceBusClient:
-    primary = ServiceBusClient.from_connection_string(pair.primary.connection_string, retry_total=retry_total)
-    secondary = ServiceBusClient.from_connection_string(pair.secondary.connection_string, retry_total=retry_total)
+def client_arguments(namespace: EmbeddedNamespace, wire: Wire, port: int | None = None) -> dict[str, Any]:
+    """The arguments of `from_connection_string` for a client that reaches the namespace in this way."""
+    port = port or namespace.port
+    text = namespace.connection_string.replace(f":{namespace.port}", f":{port}")
+    if wire == "plain":
+        return {"conn_str": text}
+    key = text.partition(";")[2].replace("UseDevelopmentEmulator=true", "")
+    arguments = {
+        "conn_str": f"Endpoint=sb://{namespace.name}.servicebus.windows.net/;{key}",
+        "custom_endpoint_address": f"https://localhost:{port}",
+        "connection_verify": namespace.ca_file,
+    }
+    return arguments if wire == "tls" else arguments | {"transport_type": TransportType.AmqpOverWebsocket}
+
+
+def _sync(pair: EmbeddedPair, ends: Ends, retry_total: int, options: dict[str, Any]) -> pairbus.PairedServiceBusClient:
+    primary, secondary = (ServiceBusClient.from_connection_string(**end) for end in ends)
     admin = ServiceBusAdministrationClient.from_connection_string(
         pair.secondary.connection_string, connection_verify=pair.secondary.ca_file, retry_total=retry_total
     )
@@ -123,9 +149,10 @@ def _sync(pair: EmbeddedPair, retry_total: int, options: dict[str, Any]) -> pair
         raise
 
 
-async def _aio(pair: EmbeddedPair, retry_total: int, options: dict[str, Any]) -> pairbus.aio.PairedServiceBusClient:
-    primary = AioServiceBusClient.from_connection_string(pair.primary.connection_string, retry_total=retry_total)
-    secondary = AioServiceBusClient.from_connection_string(pair.secondary.connection_string, retry_total=retry_total)
+async def _aio(
+    pair: EmbeddedPair, ends: Ends, retry_total: int, options: dict[str, Any]
+) -> pairbus.aio.PairedServiceBusClient:
+    primary, secondary = (AioServiceBusClient.from_connection_string(**end) for end in ends)
     admin = AioServiceBusAdministrationClient.from_connection_string(
         pair.secondary.connection_string, connection_verify=pair.secondary.ca_file, retry_total=retry_total
     )

@@ -40,7 +40,7 @@ from pairbus.pairing.options import BACKLOG_QUEUE_SETTINGS, differences
 
 _log = logging.getLogger("pairbus.pairing")
 
-_FAIR_ATTEMPT_SECONDS = 1.0
+FAIR_ATTEMPT_SECONDS = 1.0
 
 
 class Backlog:
@@ -209,4 +209,4 @@ def had_no_fair_chance(error: BaseException, seconds: float) -> bool:
     """Whether a queue failed only because the server was busy or the caller's timeout was very short."""
     if verdict(sdk.describe(error)) is Verdict.BUSY:
         return True
-    return isinstance(error, OperationTimeoutError) and seconds < _FAIR_ATTEMPT_SECONDS
+    return isinstance(error, OperationTimeoutError) and seconds < FAIR_ATTEMPT_SECONDS

@@ -9,7 +9,8 @@ surface does not; a test checks that they still exist.
 - `_max_batch_size_on_link` and `_max_message_size_on_link` are the limits that the service announced for the link.
 - `_open`, through `_do_retryable_operation`, opens a link with a timeout; the public ways have none.
 - `_handler._connection._transport.sock` is the only way to end a connection attempt to a silent server: the sync SDK
-  reads the first answer without a timeout.
+  reads the first answer without a timeout. During a TLS handshake the transport does not have the socket yet: there,
+  `_handler._ssl_opts` and `SSLTransport._wrap_socket_sni` lead to it.
 - `_amqp_transport` of a sender is the transport that a batch must be made for.
 - `_condition` and `_retryable` of an error hold the service's answer.
 """
@@ -24,9 +25,10 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, TransportType
 from azure.servicebus._common.tracing import is_tracing_enabled
 from azure.servicebus._common.utils import transform_outbound_messages
+from azure.servicebus._pyamqp._transport import SSLTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
 from azure.servicebus.exceptions import (
@@ -45,6 +47,8 @@ STANDARD_LIMIT_BYTES = 256 * 1024
 
 LARGEST_MESSAGE_BYTES = 100 * 1024 * 1024
 """The limit of the largest tier, assumed for the primary until its link announces its own."""
+
+_LONGEST_GRACE_SECONDS = 1.0
 
 _NOT_ENCODABLE = (ValueError, TypeError, OverflowError, AttributeError, struct.error)
 """Errors of the SDK's encoder for content that has no encoding."""
@@ -410,13 +414,55 @@ def open_link(sender: Any, timeout: float) -> Any:
     )
 
 
+def grace(seconds: float) -> float:
+    """The time beyond its timeout that a call of the SDK gets to end by itself."""
+    return min(_LONGEST_GRACE_SECONDS, seconds / 4)
+
+
+class _Handshake:
+    """Stands in for the SSL context of a sync sender, and makes it possible to end a TLS handshake.
+
+    `ssl` takes the descriptor from the SDK's socket before the handshake, which has no timeout, and the SDK gets the
+    new socket only afterwards. A duplicate of the descriptor reaches the connection meanwhile.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.connection: socket.socket | None = None
+
+    def wrap_socket(self, sock: socket.socket, **options: Any) -> Any:
+        with sock.dup() as self.connection:
+            if self._context is not None:
+                return self._context.wrap_socket(sock, **options)
+            return cast(Any, SSLTransport)._wrap_socket_sni(None, sock, **options)
+
+
+def watch_handshakes(sender: Any) -> None:
+    """Let `break_connection` end the TLS handshakes of a sync sender, too."""
+    create_handler = sender._create_handler
+
+    def create_watched_handler(*args: Any, **kwargs: Any) -> None:
+        create_handler(*args, **kwargs)
+        if sender._handler._transport_type is TransportType.Amqp:  # the handshake of a web socket has a timeout
+            options = sender._handler._ssl_opts
+            options["context"] = sender._handler._handshake = _Handshake(options.get("context"))
+
+    sender._create_handler = create_watched_handler
+
+
 def break_connection(sender: Any) -> None:
     """Shut down the socket of a sync sender, so that a call that waits on it fails."""
-    connection = getattr(getattr(sender, "_handler", None), "_connection", None)
+    handler = getattr(sender, "_handler", None)
+    connection = getattr(handler, "_connection", None)
     sock = getattr(getattr(connection, "_transport", None), "sock", None)
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
+    handshake = getattr(handler, "_handshake", None)
+    for one in (
+        getattr(sock, "sock", sock),
+        getattr(handshake, "connection", None),
+    ):  # a web socket has a socket inside
+        if one is not None:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
 
 
 def ping() -> ServiceBusMessage:

@@ -195,7 +195,8 @@ class PairedSenderSurface:
 
         The primary gets all of the time if the entity cannot fail over before the deadline.
         """
-        until = deadline - min((deadline - started) / 2, self._send_timeout)
+        share = deadline - started - min((deadline - started) / 2, self._send_timeout)
+        until = started + max(share / 1.25, share - sdk.grace(share))  # the grace of this attempt ends with its share
         if self._may_divert_at_once:
             return until
         machine: EntityMachine = self._entity.machine

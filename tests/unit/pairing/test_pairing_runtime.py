@@ -132,7 +132,7 @@ class Sender:
 
 
 def test_a_call_without_an_answer_ends_and_its_sender_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(aio, "grace", lambda _: 0.0)
 
     async def live() -> None:
         made: list[Sender] = []
@@ -170,7 +170,7 @@ def test_a_call_without_an_answer_ends_and_its_sender_is_replaced(monkeypatch: p
 
 
 def test_a_callers_own_cancellation_is_not_taken_for_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(aio, "grace", lambda _: 0.0)
 
     async def live() -> None:
         link = aio_entity.SharedSender(lambda: Sender(), aio.Guard())  # type: ignore[arg-type, return-value]
@@ -207,7 +207,7 @@ def test_closing_the_guard_ends_every_call_and_refuses_new_ones() -> None:
 
 def test_a_call_that_swallows_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the SDK does when the cancellation reaches it inside one of its attempts."""
-    monkeypatch.setattr(aio, "_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(aio, "_CANCEL_AGAIN_SECONDS", 0.01)
 
     async def live() -> None:
         guard = aio.Guard()

@@ -26,6 +26,7 @@ from pairbus.pairing._aio import runtime
 from pairbus.pairing._aio.entity import SharedSender
 from pairbus.pairing.options import BACKLOG_QUEUE_SETTINGS, SendAvailabilityPairedNamespaceOptions
 from pairbus.pairing.queues import (
+    FAIR_ATTEMPT_SECONDS,
     Backlog,
     are_all_down,
     count_that_fits,
@@ -155,8 +156,10 @@ class BacklogRoute:
         """Send as many messages as fit into one send, or one message in parts; returns the number of messages."""
         shared = self._senders.get(queue) or self._sender(queue)
         started = runtime.now()
-        # A queue that hangs must leave time for another one.
-        until = started + (deadline - started) / 2 if self._backlog.has_others(queue) else deadline
+        until = deadline
+        if self._backlog.has_others(queue):
+            # A queue that hangs must leave time for another one, but needs a fair chance itself.
+            until = min(started + max((deadline - started) / 2, FAIR_ATTEMPT_SECONDS), deadline)
         limit = sdk.batch_limit(shared.sender)
         if not limit:
             await shared.open(until)

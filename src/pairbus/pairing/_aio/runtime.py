@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from pairbus.pairing.sdk import grace
+
 T = TypeVar("T")
 
 now = time.monotonic
 
-_GRACE_SECONDS = 1.0
+_CANCEL_AGAIN_SECONDS = 1.0
 _LONGEST_TIMER_SECONDS = 60.0
 
 
@@ -157,6 +159,11 @@ class Once:
         await asyncio.shield(self._task)
 
 
+def watched(sender: T) -> T:
+    """The sender, prepared for its limit: cancelling a call needs no preparation."""
+    return sender
+
+
 class Guard:
     """Limits the time of calls into the SDK, which has no timeout for some. Closing it ends every call in flight."""
 
@@ -199,7 +206,7 @@ class Limit:
         task = asyncio.current_task()
         assert task is not None
         self._task, self._cancelled_before = task, task.cancelling()
-        self._ends = now() + seconds + _GRACE_SECONDS
+        self._ends = now() + seconds + grace(seconds)
         timer = self._timer
         if timer is None:
             self._set_timer(self._ends)
@@ -230,7 +237,7 @@ class Limit:
             self._cancelled_by_us += 1
             self._task.cancel()
             self._ends = now()
-            self._set_timer(self._ends + _GRACE_SECONDS)
+            self._set_timer(self._ends + _CANCEL_AGAIN_SECONDS)
 
     def _set_timer(self, when: float) -> None:
         self._timer = asyncio.get_running_loop().call_at(min(when, now() + _LONGEST_TIMER_SECONDS), self._check)

@@ -61,7 +61,7 @@ class SharedSender:
             return sender
         with self._mutex:
             if self._sender is None:
-                self._sender = self._make()
+                self._sender = runtime.watched(self._make())
             return self._sender
 
     @property

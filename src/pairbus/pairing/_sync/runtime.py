@@ -5,6 +5,7 @@ Both files are written by hand; the rest of `_sync` is generated from `_aio`.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -13,16 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusError
 
-from pairbus.pairing.sdk import break_connection
+from pairbus.pairing.sdk import break_connection, grace, watch_handshakes
 
 T = TypeVar("T")
 
 now = time.monotonic
 
-_GRACE_SECONDS = 1.0
-_CLOSING_PAUSE_SECONDS = 0.05
+_SHORTEST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
 _MOST_AT_ONCE = 16
 
 
@@ -173,18 +175,25 @@ class Once:
             self._done.wait()
 
 
+def watched(sender: T) -> T:
+    """The sender, prepared for its limit: its connection can be broken at any time."""
+    if isinstance(sender, ServiceBusSender):
+        watch_handshakes(sender)
+    return sender
+
+
 class Guard:
     """Limits the time of calls into the SDK, which has no timeout for some.
 
-    While the SDK opens a connection it reads the server's first answer without a timeout. A thread checks once a second
-    and breaks the connections of overdue calls. When the guard is closed, it breaks the connections of all calls,
-    repeatedly (the SDK may retry), until none is left.
+    While the SDK opens a connection it reads the server's first answer without a timeout. A thread checks at least once
+    a second and breaks the connections of overdue calls. When the guard is closed, it breaks the connections of all
+    calls, repeatedly (the SDK may retry), until none is left.
     """
 
     def __init__(self) -> None:
         self._limits: WeakSet[Limit] = WeakSet()
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._wake = threading.Event()
         self._watcher: threading.Thread | None = None
         self.closed = False
 
@@ -209,18 +218,24 @@ class Guard:
     def close(self) -> None:
         """Break every call in flight and refuse new ones; the watching thread ends with the last."""
         self.closed = True
-        self._closing.set()
+        self._wake.set()
+
+    def look(self) -> None:
+        """Make the watching thread look at once, because a call began that may end before its next look."""
+        self._wake.set()
 
     def _watch(self) -> None:
         while True:
-            closing = self._closing.is_set()
+            closing = self.closed
             with self._lock:
                 limits = list(self._limits)
-            in_flight = [limit.check(closing) for limit in limits]
+            ends = [end for limit in limits if (end := limit.check(closing)) is not None]
             if not closing:
-                self._closing.wait(_GRACE_SECONDS)
-            elif any(in_flight):
-                time.sleep(_CLOSING_PAUSE_SECONDS)
+                soonest = min(ends, default=math.inf) - now()
+                self._wake.wait(min(max(soonest, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS))
+                self._wake.clear()
+            elif ends:
+                time.sleep(_SHORTEST_PAUSE_SECONDS)
             else:
                 return
 
@@ -235,13 +250,15 @@ class Limit:
 
     def begin(self, sender: Any, seconds: float) -> None:
         """A call begins; its connection is broken after `seconds` and a grace period."""
-        self._call = (sender, now() + seconds + _GRACE_SECONDS)
+        self._call = (sender, now() + seconds + grace(seconds))
         # Checked after the call is registered: either this sees the closing, or the watcher sees the call.
         if self._guard.closed:
             self._call = None
             raise ValueError("The paired client has been closed.")
         if not self._guard.watching:
             self._guard.watch()
+        elif seconds < _LONGEST_PAUSE_SECONDS:
+            self._guard.look()
 
     def ended_the_call(self) -> bool:
         """Whether the limit broke the connection of the call."""
@@ -251,16 +268,16 @@ class Limit:
         """The call has ended, in whatever way."""
         self._call = None
 
-    def check(self, closing: bool) -> bool:
-        """Break the connection of the call in flight if it is overdue; whether there is a call."""
+    def check(self, closing: bool) -> float | None:
+        """Break the connection of the call in flight if it is overdue; when it ends, or None if there is no call."""
         call = self._call
         if call is None:
-            return False
+            return None
         sender, ends = call
         if closing or now() >= ends:
             self._broken = call
             break_connection(sender)
-        return True
+        return ends
 
 
 CANCELLED: tuple[type[BaseException], ...] = (KeyboardInterrupt,)
