@@ -12,7 +12,7 @@ import msgspec
 
 from pairbus.costs.rules import billed_operations
 from pairbus.ledger import closed_files, open_files
-from pairbus.ledger.files import OPEN_SUFFIX
+from pairbus.ledger.files import MOST_LINE_BYTES, OPEN_SUFFIX, skipped_files
 from pairbus.ledger.records import LEDGER_OPERATIONS, SCHEMA_VERSION, Operation, Record, Role, is_backlog_queue
 from pairbus.publishing.flows import DAY_SECONDS
 from pairbus.publishing.records import CountKey, OperationCount
@@ -41,8 +41,8 @@ class LedgerTail:
         if day != self._day:
             self._day, self._offsets, self._sums, self.unreadable = day, {}, {}, 0
         room = READ_AT_ONCE_BYTES
-        self.refused = 0
         try:
+            self.refused = len(skipped_files(self._folder))
             files = [*closed_files(self._folder), *open_files(self._folder)]
         except OSError:
             self.refused = 1
@@ -69,10 +69,12 @@ class LedgerTail:
         with path.open("rb") as file:
             file.seek(offset)
             text = file.read(most)
-        end = text.rfind(b"\n") + 1
-        for line in text[:end].splitlines():
+        whole = text[: text.rfind(b"\n") + 1]
+        for line in whole.splitlines():
             self._add(line)
-        self._offsets[stem] = offset + end
+        is_long = not whole and len(text) > MOST_LINE_BYTES  # no record: do not wait for its end
+        self.unreadable += is_long
+        self._offsets[stem] = offset + len(text if is_long else whole)
         return len(text)
 
     def _add(self, text: bytes) -> None:

@@ -12,13 +12,22 @@ import errno
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 CLOSED_SUFFIX = ".jsonl"
 _OPEN_MARK = ".open"
 OPEN_SUFFIX = f"{CLOSED_SUFFIX}{_OPEN_MARK}"
 _UNNAMED_SUFFIX = ".new"
+MOST_LINE_BYTES = 1024 * 1024
+"""No record is longer; readers skip a longer line, so that it cannot take their memory."""
+_KEPT_BYTES = 1000
+"""How much of a longer line is shown."""
+# Spark hides names that begin with `_` or a dot, and reads `*`, `[` and `{` as patterns.
+_READABLE_NAME = re.compile(r"(?![_.])[\w.-]+")
 _log = logging.getLogger("pairbus.ledger")
 
 
@@ -29,11 +38,79 @@ def closed_name(process: str, number: int) -> str:
 
 def closed_files(folder: Path) -> list[Path]:
     """Published files, oldest first."""
-    return sorted(folder.glob(f"*{CLOSED_SUFFIX}"), key=_age)
+    return sorted(filter(_is_readable, folder.glob(f"*{CLOSED_SUFFIX}")), key=_age)
 
 
 def open_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{OPEN_SUFFIX}"))
+    return sorted(filter(_is_readable, folder.glob(f"*{OPEN_SUFFIX}")))
+
+
+def skipped_files(folder: Path) -> list[Path]:
+    """Entries that end like ledger files and are none: symbolic links, folders, pipes, names that Spark cannot read."""
+    named = (path for suffix in (CLOSED_SUFFIX, OPEN_SUFFIX) for path in folder.glob(f"*{suffix}"))
+    return sorted(path for path in named if not _is_readable(path))
+
+
+def warn_of_skipped(folder: Path) -> None:
+    for path in skipped_files(folder):
+        _log.warning("Skipped %r: a ledger file is a regular file, named like host-1-ab.000001.jsonl.", str(path))
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:  # just published or removed: its reader notices
+        is_file = True
+    return is_file and _READABLE_NAME.fullmatch(path.name) is not None
+
+
+def with_short_lines(files: Iterable[Path], copies: Path) -> list[Path]:
+    """The files, but a file with a line above `MOST_LINE_BYTES` is replaced by a copy of the same name in `copies`.
+
+    In the copy, a broken line that states the length stands for the long line.
+    """
+    return [_shortened(path, spans, copies) if (spans := _long_lines(path)) else path for path in files]
+
+
+def _shortened(path: Path, spans: Sequence[tuple[int, int]], copies: Path) -> Path:
+    copies.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copy = copies / path.name
+    done = 0
+    with path.open("rb") as file, copy.open("wb") as output:
+        for start, end in (*spans, (path.stat().st_size, None)):
+            for offset in range(done, start, MOST_LINE_BYTES):
+                output.write(os.pread(file.fileno(), min(MOST_LINE_BYTES, start - offset), offset))
+            if end is not None:
+                head = os.pread(file.fileno(), _KEPT_BYTES, start)
+                output.write(b"(a line of %d bytes) %s\n" % (end - start, head))
+                done = end
+    return copy
+
+
+def _long_lines(path: Path) -> list[tuple[int, int]]:
+    """The start and end of every line above `MOST_LINE_BYTES`. Reads a small part of the file: the ends of windows."""
+    spans = []
+    with path.open("rb") as file:
+        size, start = os.fstat(file.fileno()).st_size, 0
+        while size - start > MOST_LINE_BYTES:
+            following = _line_start_before(file, start + MOST_LINE_BYTES)
+            if following is None:
+                file.seek(start + MOST_LINE_BYTES)
+                while not (piece := file.readline(MOST_LINE_BYTES)).endswith(b"\n") and piece:
+                    pass
+                following = file.tell()
+                spans.append((start, following))
+            start = following
+    return spans
+
+
+def _line_start_before(file: BinaryIO, end: int) -> int | None:
+    """Where the last line begins that begins within `MOST_LINE_BYTES` before `end`, or exactly there."""
+    for length in (8192, MOST_LINE_BYTES):
+        found = os.pread(file.fileno(), length, end - length).rfind(b"\n")
+        if found >= 0:
+            return end - length + found + 1
+    return None
 
 
 def files_as_they_are(folder: Path, copies: Path) -> list[Path]:

@@ -32,6 +32,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -95,11 +96,16 @@ class Role(StrEnum):
 LEDGER_OPERATIONS = frozenset({Operation.OPEN, Operation.CLOSE, Operation.GAP})
 
 
+def _to(most: int) -> msgspec.Meta:
+    """The range of a number. Readers refuse other values: the sum of all records must stay below 2^63."""
+    return msgspec.Meta(ge=0, le=most)
+
+
 class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     v: int
-    n: int
+    n: Annotated[int, _to(2**53)]
     process: str
-    at_us: int
+    at_us: Annotated[int, _to(4_102_444_800_000_000)]
     """When the operation ended: microseconds since the Unix epoch, UTC, by the clock of the process."""
     role: Role
     operation: Operation
@@ -114,20 +120,20 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     message_id: str | None = None
     """The message's id, or its salted hash when `id_hashed`."""
     id_hashed: bool = False
-    bytes: int = 0
+    bytes: Annotated[int, _to(2**31)] = 0
     """Size of the encoded message; 0 if unknown, which is billed as one unit."""
-    billed: int | None = None
+    billed: Annotated[int, _to(2**20)] | None = None
     """Billed operations, if the writer knows better than the rule for its operation."""
     error: str | None = None
     """Class of the error, never its text: texts contain addresses and sometimes secrets."""
-    latency_us: int = 0
+    latency_us: Annotated[int, _to(10**12)] = 0
     episode: str | None = None
     """Identifies one failover of one entity in one paired client, from suspect to healthy."""
     state_from: str | None = None
     state_to: str | None = None
     cause: str | None = None
     """Why a state changed or a message was dead-lettered: an error class or a word, never free text."""
-    count: int = 1
+    count: Annotated[int, _to(10**10)] = 1
     """For a gap: the number of missing operations."""
 
 

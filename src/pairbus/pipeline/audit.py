@@ -41,7 +41,7 @@ from pyspark.sql import types as t
 from pairbus import envelope
 from pairbus.amqp.message import message_key
 from pairbus.amqp.types import AmqpDecodeError
-from pairbus.ledger.files import closed_files, open_files
+from pairbus.ledger.files import MOST_LINE_BYTES, closed_files, open_files
 from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role, Route, hashed_id, is_backlog_queue
 from pairbus.ledger.writer import host_label
 from pairbus.pipeline.schemas import AUDIT, MESSAGES
@@ -402,8 +402,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         file = path.open("rb")
     except FileNotFoundError:  # just published
         file = path.with_name(path.name.removesuffix(".open")).open("rb")
-    with file:
-        yield from file
+    with file:  # a longer line comes in pieces, which are not records
+        yield from iter(lambda: file.readline(MOST_LINE_BYTES), b"")
 
 
 def seen_messages(peeked: DataFrame, place: str) -> DataFrame:

@@ -32,7 +32,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from pairbus.ledger.files import closed_files, publish_orphans
+from pairbus.ledger.files import closed_files, publish_orphans, warn_of_skipped, with_short_lines
 from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import about_messages, evidence, judge, through_backlog, weigh
 from pairbus.pipeline.gold import Pricing
@@ -88,6 +88,7 @@ def build(
         before = store.manifest()
         store.sweep(before)
         publish_orphans(ledger)
+        warn_of_skipped(ledger)
         files = _new_files(ledger, before)
         prices = pricing or before.prices or Pricing()
         if not files and (not before.batch or before.prices == prices.kept):
@@ -198,7 +199,7 @@ class Build:
             self.manifest = replace(self.manifest, batch=into, quarantine=(into,))
 
     def _ingest(self, files: Sequence[Path]) -> tuple[list[str], int, int]:
-        lines = read_lines(self._spark, files)
+        lines = read_lines(self._spark, with_short_lines(files, self._store.scratch(self._batch)))
         counts = Observation("ingest")
         counted = lines.observe(counts, f.count("*").alias("lines"), f.count_if(broken()).alias("broken"))
         days = self._store.write(silver(counted), "silver", self._batch, "day", "namespace")

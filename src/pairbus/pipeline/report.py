@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from pairbus.costs.rules import ACCEPTED, RULES, FlowName
-from pairbus.ledger.files import files_as_they_are, publish_orphans
+from pairbus.ledger.files import files_as_they_are, publish_orphans, warn_of_skipped, with_short_lines
 from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role
 from pairbus.ledger.writer import host_label
 from pairbus.pipeline import gold, schemas
@@ -111,8 +111,10 @@ def summarise(
     if not folder.is_dir():
         raise ValueError(f"The ledger folder {folder} does not exist; give the folder that clients record in.")
     publish_orphans(folder)
+    warn_of_skipped(folder)
     with tempfile.TemporaryDirectory(prefix="pairbus-ledger-") as copied:
-        lines = read_lines(spark, files_as_they_are(folder, Path(copied)))
+        files = files_as_they_are(folder, Path(copied))
+        lines = read_lines(spark, with_short_lines(files, Path(copied) / "short-lines"))
         # Persisted, because several queries read it; and so that no filter reaches the reader of JSON lines, which
         # drops all rows if a filter is always true.
         records = each_once(silver(lines)).persist()

@@ -357,7 +357,9 @@ Any other reader of Parquet takes the paths from `CURRENT.json`: `tables.NAME.DA
   prices: then it makes its own bills, and the tables keep theirs. A name in `--connections` that no namespace has is
   reported on standard error. It is not an error: a namespace may not have done anything yet.
 - A line that is not a record goes to `quarantine` with the reason. Fields that a newer writer added are ignored. A line
-  with a newer `version` is quarantined, and read by the next full build of a newer program.
+  with a newer `version` is quarantined, and read by the next full build of a newer program. So are numbers that no
+  writer writes, such as a size of 2^63-1, and lines above 1 MiB. Symbolic links and other entries of the ledger folder
+  that are not ledger files are skipped, with a warning that names them.
 """
 
 

@@ -19,6 +19,12 @@ from pairbus.ledger.records import BACKLOG_SEGMENT, SCHEMA_VERSION, Operation, O
 from pairbus.pipeline.schemas import BROKEN, LINE_SCHEMA, SILVER
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Record)}
+_MOST = {
+    field.name: kind.le
+    for field in msgspec.inspect.type_info(Record).fields  # type: ignore[attr-defined]
+    for kind in getattr(field.type, "types", (field.type,))
+    if isinstance(kind, msgspec.inspect.IntType) and kind.le is not None
+}
 _DAY_MICROSECONDS = 86_400_000_000
 _MOST_NAMESPACE_BYTES = 240
 """Silver has a folder for each namespace, and a folder name may have 255 bytes."""
@@ -29,6 +35,7 @@ def read_lines(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
     if not files:
         return spark.createDataFrame([], LINE_SCHEMA).withColumn("file", f.lit(""))
     reader = spark.read.schema(LINE_SCHEMA).option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", BROKEN)
+    reader = reader.option("lineSep", "\n")  # as other readers of the ledger do
     return reader.json([str(path) for path in files]).withColumn("file", f.col("_metadata.file_name"))
 
 
@@ -94,6 +101,7 @@ def _reason() -> Column:
         .when(~_known("outcome", Outcome), "unknown outcome")
         .when(~_known("route", Route), "unknown route")
         .when(f.least("bytes", "billed", "latency_us", "count") < 0, "negative number")
+        .when(f.greatest(*(f.coalesce(name, f.lit(0)) > most for name, most in _MOST.items())), "number too large")
         .when(_folder_bytes(f.lower("namespace")) > _MOST_NAMESPACE_BYTES, "namespace's name too long")
     )
 

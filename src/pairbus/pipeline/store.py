@@ -309,6 +309,10 @@ class TableStore:
                     if f"{name}/{day.name}" not in days:
                         shutil.rmtree(day, ignore_errors=True)
 
+    def scratch(self, batch: int) -> Path:
+        """A folder for what only this build needs; the next build removes it."""
+        return self.folder / _path("scratch", batch)
+
     def write(self, frame: DataFrame, table: str, batch: int, *partitions: str) -> list[str]:
         """Write a batch of a table, replacing files of an earlier attempt; returns its days."""
         place = self.folder / _path(table, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from pairbus.ledger import closed_files
 from pairbus.pipeline import schemas
 from pairbus.pipeline.build import build
 from pairbus.pipeline.page import doubts, html_page, verdict
-from pairbus.pipeline.report import report
+from pairbus.pipeline.report import report, summarise
 from pairbus.pipeline.silver import quarantine, read_lines, silver
 from pairbus.pipeline.store import TablesError, TableStore
 
@@ -175,6 +176,10 @@ def test_what_no_writer_writes_is_quarantined(spark: SparkSession, tmp_path: Pat
         {"latency_us": -1},
         {"count": -1},
         {"bytes": -1},
+        {"billed": 2**63 - 1},
+        {"latency_us": 2**63 - 1},
+        {"count": 2**62},
+        {"bytes": 2**63 - 1},
         {"namespace": "n" * 241},
         {"namespace": "/" * 61},
     ]
@@ -187,8 +192,42 @@ def test_what_no_writer_writes_is_quarantined(spark: SparkSession, tmp_path: Pat
     lines = read_lines(spark, closed_files(tmp_path / "ledger"))
     reasons = [row["reason"] for row in quarantine(lines).orderBy("n").collect()]
     negative, long = ["negative number"] * 4, ["namespace's name too long"] * 2
-    assert reasons == ["unknown outcome", "unknown route", *negative, *long]
+    assert reasons == ["unknown outcome", "unknown route", *negative, *["number too large"] * 4, *long]
     assert TableStore(tmp_path / "tables").write(silver(lines), "silver", 1, "day", "namespace") == ["2026-03-01"]
+
+
+def test_hostile_files_block_no_report(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ledger = tmp_path / "ledger"
+    write(ledger, "p", (at(1), SEND | {"message_id": "a"}), (at(1), SEND | {"bytes": 2**63 - 1}))
+    gaps = [(at(1), SEND | {"operation": "ledger-gap", "count": 2**62})] * 2
+    write(ledger, "q", *gaps, (at(1), SEND | {"message_id": "b"}))
+    good = (ledger / "p.000001.jsonl").read_bytes().splitlines(keepends=True)[0].replace(b'"p"', b'"r"')
+    numbered = [good.replace(b'"n": 0', b'"n": %d' % n) for n in range(3)]
+    with (ledger / "r.000001.jsonl").open("wb") as file:
+        file.write(numbered[0] + numbered[1][:-2] + b', "cause": "')
+        file.truncate(300_000_000)  # zeros to here, which take no space on the disk
+        file.seek(0, os.SEEK_END)
+        file.write(b'"}\n' + numbered[2])
+    (ledger / "loop.000001.jsonl").symlink_to("loop.000001.jsonl")
+    (ledger / "loop.000002.jsonl.open").symlink_to("loop.000002.jsonl.open")
+    os.mkfifo(ledger / "pipe.000001.jsonl.open")
+    (ledger / "a{b[.000001.jsonl").write_bytes(good)
+    result = build(spark, ledger, tmp_path / "tables")
+    assert (result.new_files, result.records, result.quarantined) == (3, 4, 4)
+    store = TableStore(tmp_path / "tables")
+    rows = store.read_quarantine(spark, schemas.QUARANTINE.schema, store.manifest()).collect()
+    assert sorted((row["file"], row["reason"]) for row in rows) == [
+        ("p.000001.jsonl", "number too large"),
+        ("q.000001.jsonl", "number too large"),
+        ("q.000001.jsonl", "number too large"),
+        ("r.000001.jsonl", "not a JSON object of the ledger's fields"),
+    ]
+    (line,) = [row["line"] for row in rows if row["line"]]
+    assert line.startswith("(a line of 299999") and '{"v": 1' in line and len(line) < 1100
+    skipped = ["a{b[.000001.jsonl", "loop.000001.jsonl", "loop.000002.jsonl.open", "pipe.000001.jsonl.open"]
+    assert all(any(name in message for message in caplog.messages) for name in skipped)
+    assert report(spark, tmp_path / "tables").summary.broken_lines == 4
+    assert summarise(spark, ledger).broken_lines == 4
 
 
 def test_tables_of_broken_lines_only_say_so(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from dataclasses import replace
@@ -19,7 +20,7 @@ from pairbus.cli.dashboard import _serve
 from pairbus.cli.output import Refusal
 from pairbus.costs import Fleet, OutageScenario, estimate, shipped_tariffs, tariff_for
 from pairbus.dashboard import ledger_tail
-from pairbus.dashboard.ledger_tail import LedgerTail
+from pairbus.dashboard.ledger_tail import READ_AT_ONCE_BYTES, LedgerTail
 from pairbus.dashboard.money import Prices, outage_per_hour
 from pairbus.dashboard.observatory import MOST_QUEUES, DashboardSettings, choose, look
 from pairbus.dashboard.server import ControlBody, addressees
@@ -469,6 +470,28 @@ def test_a_ledger_that_is_not_read_to_its_end_or_not_readable_is_said(
     made = known(recorded=[], ledger_complete=False, ledger_refused=1, ledger_unreadable=2)
     costs = view(made, NOW)["costs"]
     assert (costs["complete"], costs["refused_files"], costs["unreadable_lines"]) == (False, 1, 2)
+
+
+def test_hostile_files_do_not_stop_the_count_of_today(tmp_path: Path) -> None:
+    day = int(time.time()) // DAY_SECONDS
+    with (tmp_path / "a.000001.jsonl").open("wb") as file:
+        file.truncate(2 * READ_AT_ONCE_BYTES)  # one line of zeros
+    line = {
+        "v": 1,
+        "n": 1,
+        "process": "p",
+        "at_us": day * DAY_SECONDS * 1_000_000,
+        "role": "client",
+        "operation": "send",
+    }
+    lines = [line, line | {"billed": 2**63 - 1}, line | {"bytes": 2**63 - 1}, line | {"billed": -1}]
+    (tmp_path / "b.000001.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    (tmp_path / "loop.000001.jsonl").symlink_to("loop.000001.jsonl")
+    os.mkfifo(tmp_path / "pipe.000001.jsonl.open")
+    tail = LedgerTail(tmp_path)
+    wait_until(lambda: tail.read_on(day), what="the end of the ledger")
+    assert [(count.operations, count.billed) for count in tail.counts()] == [(1, 1)]
+    assert (tail.refused, tail.unreadable) == (2, 2 + 3)
 
 
 def test_a_page_that_cannot_be_served_any_more_ends(tmp_path: Path) -> None:

@@ -662,24 +662,29 @@ def test_a_record_that_is_made_while_the_writer_closes_is_counted(
 
 
 def test_a_file_that_is_published_while_others_are_read_is_read_once(tmp_path: Path) -> None:
-    """Three files are open. While the second is read, the first, which was read, and the third are published."""
+    """Three files are open. While the second is copied, the first, which was copied, and the third are published."""
     folder, copies = tmp_path / "ledger", tmp_path / "copies"
     folder.mkdir()
     copies.mkdir()
     first, second, third = (folder / f"{name}.000001.jsonl.open" for name in "abc")
     first.write_bytes(b"first\nhalf a li")
-    os.mkfifo(second)
+    second.write_bytes(b"second\n" * 100_000)  # more than a pipe takes without its reader
     third.write_bytes(b"third\n")
     (folder / "z.000001.jsonl").write_bytes(b"old\n")
+    copy = copies / "b.000001.jsonl"
+    os.mkfifo(copy)
 
     def publish_others() -> None:
-        with second.open("wb") as pipe:  # waits for its reader
+        with copy.open("rb") as pipe:
             give_final_name(first)
             give_final_name(third)
-            pipe.write(b"second\n")
+            content = pipe.read()
+        copy.unlink()
+        copy.write_bytes(content)
 
-    writer = threading.Thread(target=publish_others)
-    writer.start()
+    reader = threading.Thread(target=publish_others)
+    reader.start()
     found = files_as_they_are(folder, copies)
-    writer.join()
-    assert sorted(path.read_bytes() for path in found) == [b"first\n", b"old\n", b"second\n", b"third\n"]
+    reader.join()
+    everything = b"".join(sorted(path.read_bytes() for path in found))
+    assert everything == b"first\nold\n" + b"second\n" * 100_000 + b"third\n"
