@@ -74,6 +74,10 @@ class AmqpProtocol(asyncio.Protocol):
 
     # --- for the owner ------------------------------------------------------------------------------------
 
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        return self._socket
+
     def hold_reading(self) -> None:
         """Stop reading from the peer until `release_reading` was called as often."""
         self._reading_holds += 1

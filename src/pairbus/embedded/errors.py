@@ -19,6 +19,7 @@ class Limits:
     max_subscriptions_per_topic: int = 2_000
     max_entities: int = 10_000
     max_connections: int = 2_000
+    unproven_seconds: float = 60.0
     max_transaction_operations: int = 100
     max_transactions: int = 1_000
     forward_hops: int = 4

@@ -5,7 +5,7 @@ connection from the start. Inside TLS the first byte decides again: AMQP over TL
 emulator mode, or HTTPS.
 
 Limits: a connection that is silent for `FIRST_BYTE_TIMEOUT_S`, or does not finish its TLS handshake in time, is closed.
-Above `max_connections` a new connection is closed as soon as it is accepted.
+`Admission` bounds the number of connections, and decides which one is closed to make room.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+
+from pairbus.embedded.admission import Admission
 
 FIRST_BYTE_TIMEOUT_S = 10.0
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
@@ -56,17 +58,17 @@ class Listener:
         amqp: ProtocolFactory,
         http: ProtocolFactory,
         tls: ssl.SSLContext,
-        max_connections: int,
+        admission: Admission,
         first_byte_timeout_s: float = FIRST_BYTE_TIMEOUT_S,
     ) -> None:
         self._amqp = amqp
         self._http = http
         self._tls = tls
-        self._max_connections = max_connections
+        self._admission = admission
         self._first_byte_timeout_s = first_byte_timeout_s
         self._socket: socket.socket | None = None
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._handovers: set[asyncio.Task[None]] = set()
+        self._handovers: dict[socket.socket, asyncio.Task[None]] = {}
         self._open: dict[socket.socket, asyncio.Transport] = {}
 
     @property
@@ -98,14 +100,15 @@ class Listener:
         for connection in list(self._waiting):
             self._forget(connection)
             connection.close()
-        for task in list(self._handovers):
+        tasks = list(self._handovers.values())
+        for task in tasks:
             task.cancel()
-        if self._handovers:
-            await asyncio.wait(self._handovers)
+        if tasks:
+            await asyncio.wait(tasks)
 
-    def protocols(self) -> list[asyncio.BaseProtocol]:
-        """The protocols of the open connections, so that each can be closed in its own way."""
-        return [transport.get_protocol() for transport in self._open.values() if not transport.is_closing()]
+    def transports(self) -> list[asyncio.Transport]:
+        """The open connections, so that each can be closed in its protocol's way."""
+        return [transport for transport in self._open.values() if not transport.is_closing()]
 
     async def close(self) -> None:
         """Stop. Open connections get a moment to send what they have written, then they are cut."""
@@ -121,6 +124,7 @@ class Listener:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         await self._all_gone(rounds=CLOSE_ROUNDS, pause_s=0)
+        self._admission.close()
 
     async def _all_gone(self, *, rounds: int, pause_s: float) -> None:
         """Wait a limited time for connections to end. Transports report it in later turns of the loop."""
@@ -159,8 +163,8 @@ class Listener:
         loop.call_later(ACCEPT_PAUSE_S, resume)
 
     def _add(self, connection: socket.socket) -> None:
-        if self.connection_count >= self._max_connections:
-            _log.warning("Closed a new connection: the limit of %s connections is reached.", self._max_connections)
+        if not self._admission.make_room(self.connection_count):
+            _log.warning("Closed a new connection: the limit of connections is reached.")
             connection.close()
             return
         loop = asyncio.get_running_loop()
@@ -168,10 +172,20 @@ class Listener:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._waiting[connection] = loop.call_later(self._first_byte_timeout_s, self._close_silent, connection)
         loop.add_reader(connection, self._peek_first_byte, connection)
+        self._admission.add(connection, self._cut)
 
     def _close_silent(self, connection: socket.socket) -> None:
         self._forget(connection)
         connection.close()
+
+    def _cut(self, connection: socket.socket) -> None:
+        """Close a connection in any state."""
+        if connection in self._waiting:
+            self._close_silent(connection)
+        elif connection in self._handovers:
+            self._handovers[connection].cancel()
+        elif connection in self._open:
+            self._open[connection].abort()
 
     def _forget(self, connection: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(connection)
@@ -189,8 +203,8 @@ class Listener:
             connection.close()
             return
         task = asyncio.get_running_loop().create_task(self._hand_over(connection, first))
-        self._handovers.add(task)
-        task.add_done_callback(self._handovers.discard)
+        self._handovers[connection] = task
+        task.add_done_callback(lambda _: self._handovers.pop(connection, None))
 
     def _tls_protocol(self) -> asyncio.Protocol:
         return _FirstByteInsideTls(self._amqp, self._http, self._first_byte_timeout_s)
@@ -210,6 +224,9 @@ class Listener:
             # The client left, or does not trust the certificate. Neither is an error of the server.
             _log.debug("A connection ended during its TLS handshake: %s", error)
             connection.close()
+        except asyncio.CancelledError:
+            connection.close()
+            raise
         else:
             self._open[connection] = transport
 

@@ -28,6 +28,7 @@ from pairbus.private import open_private, private_folder
 
 if TYPE_CHECKING:
     from pairbus.embedded.administration.endpoint import AdministrationEndpoint
+    from pairbus.embedded.admission import Admission
     from pairbus.embedded.broker import Broker
     from pairbus.embedded.config import NamespaceConfig
     from pairbus.embedded.faults import FaultSwitchboard
@@ -229,12 +230,14 @@ class EmbeddedServer:
             ) from error
 
     def _listen(self, bound: socket.socket) -> None:
+        from pairbus.embedded.admission import Admission
         from pairbus.embedded.amqp.connection import amqp_protocol_factory
         from pairbus.embedded.listener import Listener
         from pairbus.embedded.security import Authority, ensure_certificate
 
         authority = Authority(self.broker)
-        amqp = amqp_protocol_factory(self.broker, self.faults, authority, self._limits)
+        admission = Admission(self._limits.max_connections, self._limits.unproven_seconds)
+        amqp = amqp_protocol_factory(self.broker, self.faults, authority, self._limits, admission=admission)
         try:
             tls = ensure_certificate(self.data).context()
         except OSError as error:
@@ -243,17 +246,19 @@ class EmbeddedServer:
         def http() -> asyncio.Protocol:
             # Made for the first HTTP connection: loading its libraries would double the start-up time.
             if self._endpoint is None:
-                self._endpoint = self._make_endpoint(authority, amqp)
+                self._endpoint = self._make_endpoint(authority, amqp, admission)
             return self._endpoint.protocol()
 
-        listener = Listener(amqp=amqp, http=http, tls=tls, max_connections=self._limits.max_connections)
+        listener = Listener(amqp=amqp, http=http, tls=tls, admission=admission)
         with self._translating_port_errors():
             listener.start(bound)
         self._listener = listener
         if self._ledger is not None:
             self._ledger.address = f"{self.host}:{self.port}"
 
-    def _make_endpoint(self, authority: "Authority", amqp: Callable[[], asyncio.Protocol]) -> "AdministrationEndpoint":
+    def _make_endpoint(
+        self, authority: "Authority", amqp: Callable[[], asyncio.Protocol], admission: "Admission"
+    ) -> "AdministrationEndpoint":
         from pairbus.embedded.administration.control import Control
         from pairbus.embedded.administration.endpoint import AdministrationEndpoint
         from pairbus.embedded.administration.operations import Operations
@@ -261,7 +266,9 @@ class EmbeddedServer:
         created_ms = _root_rule(self.broker).created_ms
         operations = Operations(self.broker, authority, self._limits, self.name, created_ms)
         control = Control(self.broker, self.faults, authority, self._clock, self.name)
-        return AdministrationEndpoint(operations, control, authority, self.faults, self._clock, self.name, amqp)
+        return AdministrationEndpoint(
+            operations, control, authority, self.faults, self._clock, self.name, amqp, admission
+        )
 
 
 def _started(part: T | None) -> T:
@@ -275,7 +282,8 @@ def _close_amqp_connections(listener: "Listener") -> None:
     from pairbus.amqp.outcomes import AmqpError
     from pairbus.amqp.protocol import AmqpProtocol
 
-    for protocol in listener.protocols():
+    for transport in listener.transports():
+        protocol = transport.get_protocol()
         if isinstance(protocol, AmqpProtocol):
             protocol.close(AmqpError("amqp:connection:forced", "The namespace is being stopped."))
 

@@ -1,6 +1,7 @@
 """The assembled server: starting, the reasons not to start, private files, the configuration, and stopping."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import sqlite3
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient, SqlRuleFilter
 
@@ -247,20 +249,52 @@ def test_several_namespaces_in_one_process_do_not_share_keys(tmp_path: Path) -> 
             admin.create_queue("q")
 
 
-def test_beyond_the_limit_new_connections_are_closed_and_old_ones_go_on(tmp_path: Path) -> None:
-    limits = Limits(max_connections=3)
-    with EmbeddedNamespace("contoso", data=tmp_path / "data", limits=limits) as namespace:
-        address = ("127.0.0.1", namespace.port)
-        held = [socket.create_connection(address, timeout=30) for _ in range(3)]
-        # Whoever answers first proves that all three are accepted.
-        held[-1].sendall(b"GET /$pairbus/health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert held[-1].recv(12) == b"HTTP/1.1 200"
-        with socket.create_connection(address, timeout=30) as refused:
-            assert refused.recv(1) == b""
-        for connection in held:
-            connection.close()
-        with namespace.admin() as admin:
-            admin.create_queue("q")
+HALF_A_HEADER = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half: "
+HALF_A_BODY = b"PUT /$pairbus/faults HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+REQUEST_AND_PAUSE = b"GET /$pairbus/health HTTP/1.1\r\nHost: x\r\n\r\n"
+UPGRADE = (
+    b"GET /$servicebus/websocket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+    b"Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+)
+AMQP_OPEN = (  # SASL ANONYMOUS, then an open frame, and no token
+    b"AMQP\x03\x01\x00\x00" + b"\x00\x00\x00\x19\x02\x01\x00\x00\x00\x53\x41\xc0\x0c\x01\xa3\x09ANONYMOUS"
+    b"AMQP\x00\x01\x00\x00" + b"\x00\x00\x00\x11\x02\x00\x00\x00\x00\x53\x10\xc0\x04\x01\xa1\x01x"
+)
+STRANGERS = [b"", b"\x16\x03\x01", b"AMQP", HALF_A_HEADER, HALF_A_BODY, REQUEST_AND_PAUSE, UPGRADE, AMQP_OPEN]
+
+
+def test_strangers_with_every_connection_do_not_lock_out_a_client(tmp_path: Path) -> None:
+    """Far more connections than the limit, in every state before a valid token, while clients work and come."""
+    limits = Limits(max_connections=40)
+    with EmbeddedNamespace("contoso", data=tmp_path / "data", limits=limits) as namespace, namespace.admin() as admin:
+        admin.create_queue("q")
+        with namespace.client() as early, early.get_queue_sender("q") as sender:
+            sender.send_messages(ServiceBusMessage("before"))
+            held = []
+            for number in range(8):
+                for said in STRANGERS:
+                    held.append(socket.create_connection(("127.0.0.1", namespace.port), timeout=30))
+                    held[-1].sendall(said)
+                sender.send_messages(ServiceBusMessage(f"early {number}"))
+                with namespace.client(retry_total=0) as late, late.get_queue_sender("q") as other:
+                    other.send_messages(ServiceBusMessage(f"late {number}"))
+            assert admin.get_queue_runtime_properties("q").active_message_count == 17
+            for connection in held:
+                connection.close()
+
+
+@pytest.mark.parametrize("said", STRANGERS)
+def test_a_connection_without_a_valid_token_is_closed_in_time(tmp_path: Path, said: bytes) -> None:
+    limits = Limits(unproven_seconds=0.3)
+    with (
+        EmbeddedNamespace("contoso", data=tmp_path / "data", limits=limits) as namespace,
+        socket.create_connection(("127.0.0.1", namespace.port), timeout=9) as connection,
+    ):
+        connection.sendall(said)
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(4096):
+                pass
 
 
 def test_what_speaks_no_protocol_is_closed(tmp_path: Path) -> None:

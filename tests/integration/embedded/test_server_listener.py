@@ -1,12 +1,14 @@
 """The listener alone: which protocol gets a connection, and what bounds it."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from pairbus.embedded.admission import Admission
 from pairbus.embedded.listener import Listener, bind
 from pairbus.embedded.security import ServerCertificate, ensure_certificate
 
@@ -39,7 +41,7 @@ def listen(
     certificate: ServerCertificate,
     work: Callable[[Listener], Awaitable[None]],
     *,
-    max_connections: int = 10,
+    admission: Admission | None = None,
     first_byte_timeout_s: float = 30.0,
 ) -> None:
     async def main() -> None:
@@ -47,7 +49,7 @@ def listen(
             amqp=lambda: Naming(b"amqp"),
             http=lambda: Naming(b"http"),
             tls=certificate.context(),
-            max_connections=max_connections,
+            admission=admission or Admission(20, unproven_s=60),
             first_byte_timeout_s=first_byte_timeout_s,
         )
         listener.start(bind("127.0.0.1", 0))
@@ -113,21 +115,52 @@ def test_a_connection_that_leaves_at_once_frees_its_place(certificate: ServerCer
                 await asyncio.sleep(0)
         assert await say(listener, REQUEST) == b"http:" + REQUEST
 
-    listen(certificate, work, max_connections=1)
+    listen(certificate, work, admission=Admission(1, unproven_s=60))
 
 
-def test_beyond_the_limit_a_connection_is_closed_at_once(certificate: ServerCertificate) -> None:
+def test_beyond_the_limit_the_oldest_unproven_connection_is_closed_in_any_state(certificate: ServerCertificate) -> None:
+    """Silent, in a TLS handshake, and in a conversation."""
+    admission = Admission(2, unproven_s=60)
+
     async def work(listener: Listener) -> None:
-        _, first = await connect(listener)
-        first.write(AMQP_HEADER)
-        while not listener.connection_count:
-            await asyncio.sleep(0)
-        reader, second = await connect(listener)
-        assert await reader.read() == b""
-        second.close()
-        first.close()
+        for said, answered in ((b"", b""), (b"\x16\x03\x01", b""), (AMQP_HEADER, b"amqp:" + AMQP_HEADER)):
+            reader, writer = await connect(listener)
+            writer.write(said)
+            assert await reader.readexactly(len(answered)) == answered
+            assert await say(listener, REQUEST) == b"http:" + REQUEST
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
 
-    listen(certificate, work, max_connections=1)
+    listen(certificate, work, admission=admission)
+
+
+def test_proven_connections_stay_and_may_fill_all_places(certificate: ServerCertificate) -> None:
+    admission = Admission(2, unproven_s=0.05)
+
+    async def work(listener: Listener) -> None:
+        proven: list[asyncio.Transport] = []
+        streams = []
+        for count in (1, 2):
+            reader, writer = await connect(listener)
+            streams.append(writer)
+            writer.write(AMQP_HEADER)
+            assert await reader.readexactly(5) == b"amqp:"
+            (transport,) = [transport for transport in listener.transports() if transport not in proven]
+            admission.set_proven(transport, True)
+            proven.append(transport)
+            assert listener.connection_count == count
+        refused, _ = await connect(listener)
+        assert await refused.read() == b""
+        assert not any(transport.is_closing() for transport in proven)
+        admission.set_proven(proven[0], False)
+        while not proven[0].is_closing():
+            await asyncio.sleep(0.01)
+        assert not proven[1].is_closing()
+        for stream in streams:
+            stream.close()
+
+    listen(certificate, work, admission=admission)
 
 
 def test_closing_ends_connections_in_every_state(certificate: ServerCertificate) -> None:

@@ -32,6 +32,7 @@ from pairbus.embedded.administration.operations import (
     TargetKind,
     parse_target,
 )
+from pairbus.embedded.admission import Admission
 from pairbus.embedded.clock import Clock
 from pairbus.embedded.entities.descriptions import LISTEN, MANAGE
 from pairbus.embedded.errors import BrokerError, InvalidError, UnauthorizedError
@@ -125,6 +126,7 @@ class AdministrationEndpoint:
         clock: Clock,
         name: str,
         amqp: Callable[[], asyncio.Protocol],
+        admission: Admission,
     ) -> None:
         self._operations = operations
         self._control = control
@@ -133,6 +135,7 @@ class AdministrationEndpoint:
         self._clock = clock
         self._name = name
         self._amqp = amqp
+        self._admission = admission
         # Compressed bodies are refused: no client sends them, and they hide their size.
         self._server = web.Server(
             self._answer, access_log=None, logger=_http_log, auto_decompress=False, handler_cancellation=True
@@ -146,7 +149,11 @@ class AdministrationEndpoint:
         await self._server.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        answer = await self._route(request)
+        try:
+            answer = await self._route(request)
+        finally:
+            # From here the pause before the next request counts, and how slowly the client reads the answer.
+            self._admission.set_proven(request.transport, False)
         if not answer.prepared:
             # Clients that compare clocks need the namespace's clock, which a test may control.
             answer.headers["Date"] = formatdate(self._clock.now_ms() / 1000, usegmt=True)
@@ -196,6 +203,7 @@ class AdministrationEndpoint:
         right = LISTEN if target.kind in (TargetKind.RULE, TargetKind.RULES) else MANAGE
         if not grant.allows(target.path, right):
             raise UnauthorizedError(f"MissingClaim: {right} claim is required for this operation on '{target.path}'.")
+        self._admission.set_proven(request.transport, True)
 
     def _refuse(self, status: int, description: str) -> web.Response:
         body = error_body(status, description, self._clock.now_ms())

@@ -29,6 +29,7 @@ from pairbus.amqp.engine import (
 from pairbus.amqp.links import Link
 from pairbus.amqp.outcomes import AmqpError
 from pairbus.amqp.protocol import AmqpProtocol
+from pairbus.embedded.admission import Admission
 from pairbus.embedded.amqp.links import BUSY, FAULT_ACTIVE, LinkEnd, ReceivingLink, SendingLink, amqp_error
 from pairbus.embedded.amqp.management import CbsLink, CoordinatorLink, ManagementLink, ReplyLink
 from pairbus.embedded.broker import Broker
@@ -59,6 +60,7 @@ class Services:
     authority: TokenCheck
     limits: Limits
     engine_limits: EngineLimits
+    admission: Admission
 
 
 def amqp_protocol_factory(
@@ -67,11 +69,19 @@ def amqp_protocol_factory(
     authority: TokenCheck,
     limits: Limits,
     engine_limits: EngineLimits | None = None,
+    admission: Admission | None = None,
 ) -> Callable[[], asyncio.Protocol]:
     """A factory for a listener: one protocol per connection to the namespace."""
     if engine_limits is None:
         engine_limits = EngineLimits(max_message=4 * max(limits.max_message_bytes, limits.max_batch_bytes) + 65_536)
-    services = Services(broker, faults, authority, limits, engine_limits)
+    services = Services(
+        broker,
+        faults,
+        authority,
+        limits,
+        engine_limits,
+        admission or Admission(limits.max_connections, limits.unproven_seconds),
+    )
 
     def connect() -> asyncio.Protocol:
         fault = faults.fault_of(None)
@@ -97,6 +107,7 @@ class ServerConnection:
         engine = Engine(server=True, container_id=CONTAINER_ID, limits=services.engine_limits, login=self._login)
         self.protocol = AmqpProtocol(engine, self)
         self._authority = services.authority
+        self._admission = services.admission
         self._grants: dict[str, Grant] = {}
         self._expiry: Alarm | None = None
         self._links: set[Link] = set()
@@ -211,12 +222,15 @@ class ServerConnection:
         if len(self._grants) >= MAX_GRANTS and grant.scope not in self._grants:
             raise UnauthorizedError(f"A connection can hold at most {MAX_GRANTS} tokens. Open another connection.")
         self._grants[grant.scope] = grant
+        self._admission.set_proven(self.protocol.transport, True)
         self._watch_expiry()
 
     def _login(self, name: str, key: str) -> bool:
         """A client that logs in with a key has the rights of the key for as long as it is connected."""
         for grant in itertools.islice(self._authority.login(name, key), MAX_GRANTS):
             self._grants[grant.scope] = grant
+        if self._grants:
+            self._admission.set_proven(self.protocol.transport, True)
         return bool(self._grants)
 
     def _allows(self, path: str, right: str) -> bool:
@@ -255,6 +269,8 @@ class ServerConnection:
                     link.close(AmqpError("amqp:unauthorized-access", "ExpiredToken: The token has expired."))
         if self._grants:
             self._watch_expiry()
+        else:
+            self._admission.set_proven(self.protocol.transport, False)
 
     # --- backpressure -------------------------------------------------------------------------------------
 
