@@ -52,7 +52,7 @@ from pairbus.pipeline.silver import utc_day
 from pairbus.pipeline.store import TablesError
 
 KEY = ("primary", "target", "message_id")
-EVIDENCE = tuple(column.name for column in MESSAGES.columns if isinstance(column.type, t.IntegerType))
+EVIDENCE = tuple(column.name for column in MESSAGES.columns if column.type == "integer")
 """The counts of `messages`."""
 _SENDS = (Operation.SEND.value, Operation.SCHEDULE.value)
 _SETTLEMENTS = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
