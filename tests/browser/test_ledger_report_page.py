@@ -79,6 +79,7 @@ def an_hour() -> Report:
         ],
         availability=[
             {"day": "2026-01-01", "target": "orders", "offered": 10_834, "accepted": 10_809}
+            | {"accepted_by_primary": 6_300}
             | {"with_pairing": 10_809 / 10_834, "without_pairing": 6_300 / 10_834}
         ],
         bills=[
