@@ -42,8 +42,9 @@ from pairbus import envelope
 from pairbus.amqp.message import message_key
 from pairbus.amqp.types import AmqpDecodeError
 from pairbus.ledger.files import MOST_LINE_BYTES, closed_files, open_files
-from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role, Route, hashed_id, is_backlog_queue
+from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Role, Route, hashed_id, is_backlog_queue
 from pairbus.ledger.writer import host_label
+from pairbus.pipeline.queries import query
 from pairbus.pipeline.schemas import AUDIT, MESSAGES
 from pairbus.pipeline.servicebus import ServiceBusDataSource
 from pairbus.pipeline.servicebus.options import read_options
@@ -54,14 +55,6 @@ from pairbus.pipeline.store import TablesError
 KEY = ("primary", "target", "message_id")
 EVIDENCE = tuple(column.name for column in MESSAGES.columns if column.type == "integer")
 """The counts of `messages`."""
-_SENDS = (Operation.SEND.value, Operation.SCHEDULE.value)
-_SETTLEMENTS = (Operation.COMPLETE.value, Operation.DEAD_LETTER.value)
-_SUBSCRIPTIONS = "/subscriptions/"
-_ABOUT_MESSAGES = (
-    *_SENDS,
-    *(Operation.DIVERT.value, Operation.SPOOL.value, Operation.RESTORE.value),
-    *(*_SETTLEMENTS, Operation.EXPIRE.value, Operation.RESUBMIT.value),
-)
 
 
 def about_messages(silver: DataFrame) -> DataFrame:
@@ -71,74 +64,12 @@ def about_messages(silver: DataFrame) -> DataFrame:
     interest unless the same message has other records. A message received from a subscription is its topic's message;
     the column `subscription` separates the copies and is empty elsewhere.
     """
-    ok = f.col("outcome") == Outcome.OK.value
-    by_namespace = f.col("role") == Role.NAMESPACE.value
-    operation, on_backlog = f.col("operation"), f.col("on_backlog")
-    # A namespace does not know the destination of a message in a backlog; and clients record refusals themselves.
-    is_reliable = ~by_namespace | (ok & ~on_backlog)
-    records = silver.where(operation.isin(*_ABOUT_MESSAGES) & f.col("message_id").isNotNull() & is_reliable)
-    plain = ok & ~on_backlog & ~_from_spool() & (operation.isin(*_SENDS) | operation.isin(*_SETTLEMENTS))
-    at_subscription = ok & ~on_backlog & operation.isin(*_SETTLEMENTS) & f.contains("target", f.lit(_SUBSCRIPTIONS))
-    topic, subscription = (f.substring_index("target", _SUBSCRIPTIONS, side) for side in (1, -1))
-    return (
-        records.withColumn("subscription", f.when(at_subscription, subscription).otherwise(""))
-        .withColumn("target", f.when(at_subscription, topic).otherwise(f.col("target")))
-        .withColumn("k1", hashes()[0])
-        .withColumn("plain", plain)
-    )
+    return query("about_messages", {"silver": silver}).select("*", hashes()[0])
 
 
 def evidence(records: DataFrame) -> DataFrame:
     """What each record of `about_messages` proves, as marks to be summed."""
-    ok = f.col("outcome") == Outcome.OK.value
-    by_namespace = f.col("role") == Role.NAMESPACE.value
-    operation, on_backlog, from_spool = f.col("operation"), f.col("on_backlog"), _from_spool()
-    is_send, is_divert = operation.isin(*_SENDS), operation == Operation.DIVERT.value
-    is_spool, is_restore = operation == Operation.SPOOL.value, operation == Operation.RESTORE.value
-    settled = operation.isin(*_SETTLEMENTS)
-    carried = is_send | is_divert | is_restore | is_spool
-    unknown = f.col("outcome") == Outcome.UNKNOWN.value
-    left_spool = from_spool & (is_send | is_divert)
-    left_backlog = on_backlog & operation.isin(*_SETTLEMENTS, Operation.EXPIRE.value, Operation.RESUBMIT.value)
-    unaccepted = ~by_namespace & (unknown | (f.col("outcome") == Outcome.FAILED.value))
-    marks: dict[str, Column] = {
-        "accepted": ok & ~by_namespace & ((is_send | is_divert) & ~from_spool | is_spool),
-        "direct": ok & ~by_namespace & is_send,
-        "diverted": ok & ~by_namespace & is_divert,
-        "spooled": ok & is_spool,
-        "unspooled": ok & ~by_namespace & (is_send | is_divert) & from_spool,
-        "restored": ok & is_restore,
-        "dead_lettered": ok & ~by_namespace & on_backlog & (operation == Operation.DEAD_LETTER.value),
-        "expired": ok & on_backlog & (operation == Operation.EXPIRE.value),
-        "resubmitted": ok & (operation == Operation.RESUBMIT.value),
-        "removed": ok & ~by_namespace & on_backlog & (operation == Operation.COMPLETE.value),
-        "received": ok & ~by_namespace & ~on_backlog & settled,
-        "failed": ~by_namespace & (f.col("outcome") == Outcome.FAILED.value) & carried,
-        "in_doubt": unknown & carried,
-        "refused": unaccepted & ((is_send | is_divert) & ~from_spool | is_spool),
-        "unanswered": ~by_namespace & unknown & (is_divert & ~from_spool | is_spool),
-        "handled": ~by_namespace & (is_restore | (ok & (left_spool | left_backlog))),
-        "namespace_home": ok & by_namespace & ~on_backlog & is_send,
-        "namespace_received": ok & by_namespace & ~on_backlog & settled,
-        "hashed": f.coalesce(f.col("id_hashed"), f.lit(False)),
-    }
-    entered = marks["accepted"] & (is_divert | is_spool)
-    came_home = ok & ~by_namespace & (is_restore | (is_send & from_spool))
-    return records.select(
-        "k1",
-        *KEY,
-        "subscription",
-        f.when(is_divert, f.col("episode")).alias("episode"),
-        f.col("at").alias("first_at"),
-        f.col("at").alias("last_at"),
-        f.when(entered, f.col("at")).alias("diverted_at"),
-        f.when(came_home, f.col("at")).alias("home_at"),
-        *(marks[name].cast("int").alias(name) for name in EVIDENCE),
-    )
-
-
-def _from_spool() -> Column:
-    return f.coalesce(f.col("route") == Route.SPOOL.value, f.lit(False))
+    return query("evidence", {"records": records})
 
 
 def hashes() -> list[Column]:
@@ -177,55 +108,8 @@ def judge(messages: DataFrame, *, require_receipts: bool = False) -> DataFrame:
 
     In every row, `accepted` = `delivered` + `dead_lettered` + `expired` + `waiting` + `lost`.
     """
-    zero = f.lit(0)
-    home = f.greatest(f.col("direct") + f.col("restored"), f.col("namespace_home"))
-    unrecorded = (f.col("handled") > 0) & (f.col("accepted") == 0) & (f.col("unanswered") == 0)
-    known = (
-        _with_subscriptions(messages)
-        .withColumn("home", home)
-        .withColumn("inferred", unrecorded.cast("int"))
-        .withColumn("accepted", f.col("accepted") + f.col("inferred"))
-    )
-    if require_receipts:
-        merged = f.when(f.col("received") > 0, f.least("accepted", "home")).otherwise(zero)
-        delivered = f.greatest(f.least("accepted", "received"), merged)
-    else:
-        delivered = f.least("accepted", f.greatest("home", "received"))
-    arrived = f.when(f.col("received") > 0, f.col("received")).otherwise(f.col("home"))
-    # A copy may be buried more than once, or although it came home. Count only as many as accepted copies are missing.
-    raised = f.greatest(zero, f.col("resubmitted") - f.col("dead_lettered"))
-    dead = f.greatest(zero, f.col("dead_lettered") - f.col("resubmitted"))
-    judged = (
-        known.withColumn("delivered", delivered)
-        .withColumn("outstanding", f.col("accepted") - f.col("delivered"))
-        .withColumn("expired", f.greatest(zero, f.col("expired") - raised))
-        .withColumn("dead_lettered", f.least("outstanding", dead))
-        .withColumn("outstanding", f.col("outstanding") - f.col("dead_lettered"))
-        .withColumn("expired", f.least("outstanding", "expired"))
-        .withColumn("outstanding", f.col("outstanding") - f.col("expired"))
-        .withColumn("lost", f.least("outstanding", f.greatest(zero, f.col("removed") - f.col("restored"))))
-        .withColumn("waiting", f.col("outstanding") - f.col("lost"))
-        .withColumn("duplicates", f.greatest(zero, arrived - f.greatest(f.lit(1), "accepted")))
-    )
+    judged = query("judge", {"messages": messages}, require_receipts=require_receipts)
     return judged.withColumn("verdict", _verdict()).select(*AUDIT.names)
-
-
-def _with_subscriptions(messages: DataFrame) -> DataFrame:
-    """The messages' own rows, with the receipts and times from the rows of subscriptions."""
-    received = f.greatest("received", "namespace_received")
-    own = messages.where(f.col("subscription") == "").withColumn("received", received)
-    most = (
-        messages.where(f.col("subscription") != "")
-        .groupBy("k1", "k2")
-        .agg(f.max(received).alias("most"), f.min("first_at").alias("from"), f.max("last_at").alias("until"))
-    )
-    # `greatest` and `least` skip nulls.
-    return (
-        own.join(most, ["k1", "k2"], "left")
-        .withColumn("received", f.greatest("received", "most"))
-        .withColumn("first_at", f.least("first_at", "from"))
-        .withColumn("last_at", f.greatest("last_at", "until"))
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,44 +138,17 @@ def confirm(audited: DataFrame, look: Look, *, sure: bool = True) -> DataFrame:
     `unsure`. Not compared, and counted as `unchecked`, are messages in a spool, of a primary that was not looked into,
     with records younger than the look, or known only by a hash of their id.
     """
-    zero = f.lit(0)
-    known_by_id = f.col("hashed") == 0
-    if look.salted and not audited.where("hashed > 0").join(look.seen, list(KEY), "left_semi").isEmpty():
-        known_by_id = f.lit(True)  # some hashes match: the salt is the right one
-    unread = audited.sparkSession.createDataFrame(
-        [(message_id, True) for message_id in look.unread], "message_id string, is_unread boolean"
-    )
-    is_unread = f.coalesce(f.col("is_unread"), f.lit(False))
-    comparable = f.col("primary").isin(*look.primaries) & (f.col("last_at") < _began(look)) & known_by_id & ~is_unread
-    in_queues = f.greatest(zero, f.col("waiting") - f.greatest(zero, f.col("spooled") - f.col("unspooled")))
-    counted = look.seen.groupBy(*KEY).agg(
-        f.count_if(f.col("place") == "backlog").cast("int").alias("seen"),
-        f.count_if(f.col("place") == "dead-letter").cast("int").alias("buried"),
-    )
-    compared = (
-        audited.fillna(0, ["hashed"])
-        .join(counted, list(KEY), "left")
-        .fillna(0, ["seen", "buried"])
-        .join(f.broadcast(unread), "message_id", "left")
-    )
-    unrecorded = f.greatest(zero, f.col("buried") - f.col("dead_lettered") - f.col("expired"))
-    checked = (
-        compared.withColumn("compared", f.when(comparable, in_queues).otherwise(zero))
-        .withColumn("unchecked", f.col("waiting") - f.col("compared"))
-        .withColumn("absent", f.greatest(zero, f.col("compared") - f.col("seen")))
-        .withColumn("buried", f.least("absent", unrecorded))
-        .withColumn("absent", f.col("absent") - f.col("buried"))
-        .withColumn("unsure", zero if sure else f.col("absent"))
-        .withColumn("dead_lettered", f.col("dead_lettered") + f.col("buried"))
-        .withColumn("lost", f.col("lost") + f.col("absent") - f.col("unsure"))
-        .withColumn("waiting", f.col("waiting") - f.col("buried") - f.col("absent") + f.col("unsure"))
-    )
+    is_salt_right = look.salted and not audited.where("hashed > 0").join(look.seen, list(KEY), "left_semi").isEmpty()
+    unread = audited.sparkSession.createDataFrame([(each,) for each in look.unread], "message_id string")
+    compared = audited.withColumn("is_looked_into", f.col("primary").isin(*look.primaries))
+    frames = {"audited": compared, "seen": look.seen, "unread": f.broadcast(unread)}
+    checked = query("confirm", frames, began_us=_began_us(look), is_salt_right=is_salt_right, sure=sure)
     verdict = f.when((f.col("lost") == 0) & (f.col("unsure") > 0), "unsure").otherwise(_verdict())
     return checked.withColumn("verdict", verdict).select(*audited.columns, "unchecked", "unsure")
 
 
-def _began(look: Look) -> Column:
-    return f.timestamp_micros(f.lit(round(look.at.timestamp() * 1_000_000)))
+def _began_us(look: Look) -> int:
+    return round(look.at.timestamp() * 1_000_000)
 
 
 def all_recorded(silver: DataFrame, look: Look, host: str) -> bool:
@@ -309,7 +166,7 @@ def all_recorded(silver: DataFrame, look: Look, host: str) -> bool:
         .groupBy("process")
         .agg(f.bool_or(is_close).alias("closed"), f.max("at").alias("at"))
     )
-    return last.where(~f.col("closed") & (f.col("at") < _began(look))).isEmpty()
+    return last.where(~f.col("closed") & (f.unix_micros("at") < _began_us(look))).isEmpty()
 
 
 def _verdict() -> Column:
