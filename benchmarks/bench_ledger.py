@@ -241,7 +241,7 @@ def _numbers(spark: SparkSession, store: TableStore) -> dict[str, list[tuple[obj
     """What both must agree on."""
     manifest = store.manifest()
     frames = {
-        table.name: store.read_table(spark, table.schema, table.name, manifest)
+        table.name: store.read(spark, table, manifest)
         for table in (schemas.OPERATIONS_DAILY, schemas.AUDIT, schemas.WAITING, schemas.AVAILABILITY)
     }
     return {

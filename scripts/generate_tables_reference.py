@@ -24,7 +24,7 @@ from pairbus.pipeline.store import TableStore
 
 spark = local_session()
 store = TableStore("tables")
-audit = store.read_table(spark, schemas.AUDIT.schema, "audit", store.manifest())
+audit = store.read(spark, schemas.AUDIT)
 audit.where("verdict = 'lost'").show()
 ```
 

@@ -21,7 +21,7 @@ a settled message are read within `lookback_days`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -114,7 +114,7 @@ def unknown_names(spark: SparkSession, tables_folder: Path | str, pricing: Prici
     manifest = store.manifest()
     if not manifest.batch or not (pricing.plans or pricing.connections):
         return None
-    bills = store.read_table(spark, schemas.BILLS.schema, "bills", manifest)
+    bills = store.read(spark, schemas.BILLS, manifest)
     known = sorted(row["namespace"] for row in bills.select("namespace").distinct().collect())
     unknown = pricing.unknown_names(known)
     if not unknown:
@@ -141,25 +141,19 @@ def _new_files(ledger: Path, manifest: Manifest) -> list[Path]:
     return files
 
 
+@dataclass
 class Build:
     """One build. Each step adds to the manifest, which takes effect when it is published."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        store: TableStore,
-        before: Manifest,
-        batch: int,
-        pricing: Pricing,
-        lookback_days: int,
-    ) -> None:
-        self._spark = spark
-        self._store = store
-        self._before = before
-        self._pricing = pricing
-        self._lookback = timedelta(days=lookback_days)
-        self._batch = batch
-        self.manifest = replace(before, batch=self._batch, prices=pricing.kept)
+    spark: SparkSession
+    store: TableStore
+    before: Manifest
+    batch: int
+    pricing: Pricing
+    lookback_days: int
+
+    def __post_init__(self) -> None:
+        self.manifest = replace(self.before, batch=self.batch, prices=self.pricing.kept)
         self._lock = Lock()
 
     def run(self, files: Sequence[Path]) -> BuildResult:
@@ -168,7 +162,7 @@ class Build:
             return BuildResult(0, 0, 0, ())
         days, records, quarantined = self._ingest(files)
         touched = self.refresh(days) if days else set()
-        if not days and self._before.prices not in (None, self._pricing.kept):
+        if not days and self.before.prices not in (None, self.pricing.kept):
             self._make_bills()
         return BuildResult(len(files), records, quarantined, tuple(sorted(touched)))
 
@@ -186,34 +180,36 @@ class Build:
             lambda: self._recompute_availability(touched),
             self._make_bills,
         )
-        self._recompute_episodes()
+        transitions, carried = self._read(schemas.TRANSITIONS), self._read(schemas.EPISODE_MESSAGES)
+        self._replace(schemas.EPISODES, gold.episodes(transitions, carried))
         return touched
 
     def compact(self, most_batches: int) -> None:
-        into = self._batch + 1
+        into = self.batch + 1
         for day in [day for day, batches in self.manifest.silver.items() if len(batches) > most_batches]:
-            self._store.compact(self._spark, schemas.SILVER.schema, self.manifest, day, into)
+            self.store.compact(self.spark, self.manifest, day, into)
             self.manifest = replace(self.manifest, batch=into, silver={**self.manifest.silver, day: (into,)})
         if len(self.manifest.quarantine) > most_batches:
-            self._store.compact_quarantine(self._spark, schemas.QUARANTINE.schema, self.manifest, into)
+            lines = self.store.read(self.spark, schemas.QUARANTINE, self.manifest)
+            self.store.write(lines.coalesce(1), "quarantine", into)
             self.manifest = replace(self.manifest, batch=into, quarantine=(into,))
 
     def _ingest(self, files: Sequence[Path]) -> tuple[list[str], int, int]:
-        lines = read_lines(self._spark, with_short_lines(files, self._store.scratch(self._batch)))
+        lines = read_lines(self.spark, with_short_lines(files, self.store.scratch(self.batch)))
         counts = Observation("ingest")
         counted = lines.observe(counts, f.count("*").alias("lines"), f.count_if(broken()).alias("broken"))
-        days = self._store.write(silver(counted), "silver", self._batch, "day", "namespace")
+        days = self.store.write(silver(counted), "silver", self.batch, "day", "namespace")
         total, bad = int(counts.get["lines"]), int(counts.get["broken"])
         numbers = numbers_of(self._silver_of_batch(days))
-        days, twice = self._leave_out_copies(lines, days, in_doubt(numbers, self._before.numbers))
+        days, twice = self._leave_out_copies(lines, days, in_doubt(numbers, self.before.numbers))
         if bad and not twice:
-            self._store.write(quarantine(lines), "quarantine", self._batch)
+            self.store.write(quarantine(lines), "quarantine", self.batch)
         known = self.manifest
         self.manifest = replace(
             known,
             numbers=covered(known.numbers, numbers),
-            silver={**known.silver, **{day: (*known.silver.get(day, ()), self._batch) for day in days}},
-            quarantine=(*known.quarantine, self._batch) if bad or twice else known.quarantine,
+            silver={**known.silver, **{day: (*known.silver.get(day, ()), self.batch) for day in days}},
+            quarantine=(*known.quarantine, self.batch) if bad or twice else known.quarantine,
         )
         return days, total - bad - twice, bad + twice
 
@@ -221,25 +217,25 @@ class Build:
         """Write the batch again without duplicates, if these processes have any; returns its days and their number."""
         if not doubtful:
             return days, 0
-        known = self._silver(days, self._before)
+        known = self._silver(days, self.before)
         again = copies(self._silver_of_batch(days), known, doubtful)
         twice = again.count()
         if twice:
-            self._store.write(quarantine(lines).unionByName(as_quarantined(again)), "quarantine", self._batch)
+            self.store.write(quarantine(lines).unionByName(as_quarantined(again)), "quarantine", self.batch)
             single = without_copies(self._silver_of_batch(days), known, doubtful)
-            days = self._store.write_again(single, "silver", self._batch, "day", "namespace")
+            days = self.store.write_again(single, "silver", self.batch, "day", "namespace")
         return days, twice
 
-    def _silver_of_batch(self, days: Iterable[str]) -> DataFrame:
-        return self._store.read_silver_batch(self._spark, schemas.SILVER.schema, self._batch, days)
+    def _silver_of_batch(self, days: Collection[str]) -> DataFrame:
+        return self._silver(days, Manifest(silver=dict.fromkeys(days, (self.batch,))))
 
     def _silver(self, days: Collection[str], manifest: Manifest | None = None) -> DataFrame:
-        return self._store.read_silver(self._spark, schemas.SILVER.schema, manifest or self.manifest, days)
+        return self.store.read(self.spark, schemas.SILVER, manifest or self.manifest, days)
 
     def _add_to_messages(self, days: Sequence[str]) -> set[str]:
         """Add the batch's evidence; returns the days whose messages changed."""
-        earliest = (date.fromisoformat(min(days)) - self._lookback).isoformat()
-        before, last = self._before, self._before.last_days
+        earliest = (date.fromisoformat(min(days)) - timedelta(days=self.lookback_days)).isoformat()
+        before, last = self.before, self.before.last_days
         within = [d for d in before.days("messages") if last.get(d, d) >= earliest or d in before.open_days]
         old = self._read(schemas.MESSAGES, within)
         records = about_messages(self._silver_of_batch(days))
@@ -257,8 +253,8 @@ class Build:
 
     def _plain_before(self, earliest: str) -> DataFrame | None:
         """Plain records of earlier builds: an id may have been used before its message became of interest."""
-        days = [day for day in self._before.silver if day >= earliest]
-        return about_messages(self._silver(days, self._before)).where("plain") if days else None
+        days = [day for day in self.before.silver if day >= earliest]
+        return about_messages(self._silver(days, self.before)).where("plain") if days else None
 
     def _merge_messages(self, old: DataFrame, added: DataFrame, within: Collection[str]) -> set[str]:
         added = added.persist()
@@ -280,49 +276,43 @@ class Build:
         self._replace(schemas.AUDIT, through_backlog(judge(messages)), days)
         audit = self._read(schemas.AUDIT, days)
 
-        def note_open_days() -> None:
-            rows = audit.where("waiting > 0").select("day").distinct().collect()
-            open_days = (set(self.manifest.open_days) - set(days)) | {row["day"].isoformat() for row in rows}
-            with self._lock:
-                self.manifest = replace(self.manifest, open_days=tuple(sorted(open_days)))
-
-        def note_last_days() -> None:
+        def note_days() -> None:
             # Late records find a message by the day of its last record, however long it has waited.
-            latest = messages.groupBy("day").agg(f.max(utc_day(f.col("last_at"))).alias("last")).collect()
-            later = {row["day"].isoformat(): row["last"].isoformat() for row in latest if row["last"] > row["day"]}
+            last = messages.select("day", utc_day(f.col("last_at")).alias("last"), f.lit(0).alias("waiting"))
+            ends = last.union(audit.select("day", "day", "waiting")).groupBy("day").agg(f.max("last"), f.max("waiting"))
+            rows = [(day.isoformat(), last.isoformat(), waiting) for day, last, waiting in ends.collect()]
             with self._lock:
-                kept = {day: last for day, last in self.manifest.last_days.items() if day not in days}
-                self.manifest = replace(self.manifest, last_days=kept | later)
+                open_days = set(self.manifest.open_days) - set(days) | {day for day, _, waiting in rows if waiting}
+                last_days = {day: last for day, last in self.manifest.last_days.items() if day not in days}
+                last_days |= {day: last for day, last, _ in rows if last > day}
+                self.manifest = replace(self.manifest, open_days=tuple(sorted(open_days)), last_days=last_days)
 
         _together(
             lambda: self._replace(schemas.WAITING, gold.waiting(audit), days),
             lambda: self._replace(schemas.EPISODE_MESSAGES, gold.episode_messages(audit), days),
-            note_open_days,
-            note_last_days,
+            note_days,
         )
 
     def _recompute_availability(self, days: Collection[str]) -> None:
         operations, messages = self._read(schemas.OPERATIONS_DAILY, days), self._read(schemas.MESSAGES, days)
         self._replace(schemas.AVAILABILITY, gold.availability(operations, messages), days)
 
-    def _recompute_episodes(self) -> None:
-        transitions, carried = self._read(schemas.TRANSITIONS), self._read(schemas.EPISODE_MESSAGES)
-        self._replace(schemas.EPISODES, gold.episodes(transitions, carried))
-
     def _make_bills(self) -> None:
         operations = self._read(schemas.OPERATIONS_DAILY)
-        self._replace(schemas.BILLS, gold.bills(operations, self._pricing))
-        self._replace(schemas.PAIRING_COST, gold.pairing_cost(operations, self._pricing))
+        _together(
+            lambda: self._replace(schemas.BILLS, gold.bills(operations, self.pricing)),
+            lambda: self._replace(schemas.PAIRING_COST, gold.pairing_cost(operations, self.pricing)),
+        )
 
     def _read(self, table: schemas.Table, days: Collection[str] | None = None) -> DataFrame:
-        return self._store.read_table(self._spark, table.schema, table.name, self.manifest, days)
+        return self.store.read(self.spark, table, self.manifest, days)
 
     def _replace(self, table: schemas.Table, frame: DataFrame, days: Collection[str] | None = None) -> None:
         """Replace these days of a table, or all."""
-        written = self._store.write(frame, table.name, self._batch, "day")
+        written = self.store.write(frame, table.name, self.batch, "day")
         with self._lock:
             replaced = self.manifest.days(table.name) if days is None else days
-            self.manifest = self.manifest.with_table(table.name, replaced, written, self._batch)
+            self.manifest = self.manifest.with_table(table.name, replaced, written, self.batch)
 
 
 def _together(*steps: Callable[[], Any]) -> list[Any]:

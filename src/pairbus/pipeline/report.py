@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from pairbus.costs.rules import ACCEPTED, RULES, FlowName
 from pairbus.ledger.files import files_as_they_are, publish_orphans, warn_of_skipped, with_short_lines
-from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Outcome, Role
+from pairbus.ledger.records import BACKLOG_SEGMENT, Operation, Role
 from pairbus.ledger.writer import host_label
 from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import Look, all_recorded, audit, confirm
@@ -119,88 +119,55 @@ def summarise(
         # drops all rows if a filter is always true.
         records = each_once(silver(lines)).persist()
         try:
-            return _summarise(records, quarantine(lines), audit(records, look=look, require_receipts=require_receipts))
+            audited = audit(records, look=look, require_receipts=require_receipts)
+            return _summarise(records, operations_daily(records), audited, quarantine(lines))
         finally:
             records.unpersist()
 
 
-def _summarise(records: DataFrame, quarantined: DataFrame, audited: DataFrame) -> Summary:
-    pings = _count(_succeeded() & (f.col("operation") == Operation.PING.value)).alias("pings")
-    totals = _row(records.agg(pings, *_record_counts()))
-    billed = _row(operations_daily(records).agg(_total(f.col("in_bill"), "billed").alias("billed")))
-    return Summary(
-        **_sums(audited, "accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates"),
-        **{name: int(totals[name]) for name in ("pings", "unidentified", "unrecorded", "died")},
-        billed_operations=int(billed["billed"]),
-        broken_lines=quarantined.count(),
-    )
+_COPIES = (
+    *("accepted", "delivered", "dead_lettered", "expired", "waiting", "lost", "duplicates"),
+    *("diverted", "spooled", "restored", "inferred", "unsure", "unchecked"),
+)
+"""The columns of an audit that are summed; a look into the queues adds the last two."""
+_SUCCEEDED = "role <> 'namespace' and outcome = 'ok'"
+_RECORD_COUNTS = (
+    f"count_if({_SUCCEEDED} and operation = 'ping') as pings",
+    f"count_if({_SUCCEEDED} and message_id is null and operation in ('send', 'divert', 'spool', 'restore'))"
+    " as unidentified",
+    "coalesce(sum(count) filter (where operation = 'ledger-gap'), 0) as unrecorded",
+    "count_if(operation = 'ledger-open') - count_if(operation = 'ledger-close') as died",
+)
+"""The counts of a summary that come from single records."""
 
 
-def summarise_tables(records: DataFrame, operations: DataFrame, audited: DataFrame, quarantined: DataFrame) -> Summary:
-    """The summary from built tables, which follow only the messages that went through a backlog.
+def _summarise(
+    records: DataFrame, operations: DataFrame, audited: DataFrame, quarantined: DataFrame, *, follows_all: bool = True
+) -> Summary:
+    """Built tables do not follow all messages, only those that went through a backlog.
 
-    A message that the primary accepted directly counts as delivered.
+    Then a message that the primary accepted directly counts as delivered.
     """
-    done = _row(
-        operations.agg(
-            _total(_succeeded() & flow_column(*ACCEPTED), "operations").alias("accepted"),
-            _total(f.col("in_bill"), "billed").alias("billed_operations"),
-            _total(_succeeded() & (f.col("operation") == Operation.PING.value), "operations").alias("pings"),
+    names = [name for name in _COPIES if name in audited.columns]
+    counts = _row(audited.selectExpr(*(f"coalesce(sum({name}), 0) as {name}" for name in names))).asDict()
+    billed, offered = _row(
+        operations.withColumn("is_accepted", flow_column(*ACCEPTED)).selectExpr(
+            "coalesce(sum(billed) filter (where in_bill), 0)",
+            f"coalesce(sum(operations) filter (where is_accepted and {_SUCCEEDED}), 0)",
         )
     )
-    totals = _row(records.agg(*_record_counts()))
-    counts = _sums(audited, "dead_lettered", "expired", "waiting", "lost", "duplicates")
-    accepted = int(done["accepted"]) + counts["inferred"]
-    undelivered = counts["dead_lettered"] + counts["expired"] + counts["waiting"] + counts["lost"]
-    return Summary(
-        **counts,
-        accepted=accepted,
-        delivered=accepted - undelivered,
-        **{name: int(done[name]) for name in ("pings", "billed_operations")},
-        **{name: int(totals[name]) for name in ("unidentified", "unrecorded", "died")},
-        broken_lines=quarantined.count(),
-    )
-
-
-def _sums(audited: DataFrame, *fates: str) -> dict[str, int]:
-    """The sums of these columns, of those about travel, and of those that a look into the queues adds."""
-    added = [name for name in ("unsure", "unchecked") if name in audited.columns]
-    names = (*fates, "diverted", "spooled", "restored", "inferred", *added)
-    sums = _row(audited.agg(*(_total(f.lit(True), name).alias(name) for name in names)))
-    return {name: int(sums[name]) for name in names}
-
-
-def _succeeded() -> Column:
-    """Whether an operation succeeded, as recorded by anyone but a namespace."""
-    return (f.col("role") != Role.NAMESPACE.value) & (f.col("outcome") == Outcome.OK.value)
-
-
-def _record_counts() -> list[Column]:
-    """The counts of a summary that come from single records."""
-    operation = f.col("operation")
-    on_message = operation.isin(
-        [o.value for o in (Operation.SEND, Operation.DIVERT, Operation.SPOOL, Operation.RESTORE)]
-    )
-    opened, closed = _count(operation == Operation.OPEN.value), _count(operation == Operation.CLOSE.value)
-    return [
-        _count(_succeeded() & on_message & f.col("message_id").isNull()).alias("unidentified"),
-        _total(operation == Operation.GAP.value, "count").alias("unrecorded"),
-        (opened - closed).alias("died"),
-    ]
+    if not follows_all:
+        undelivered = sum(counts[name] for name in ("dead_lettered", "expired", "waiting", "lost"))
+        accepted = offered + counts["inferred"]
+        counts |= {"accepted": accepted, "delivered": accepted - undelivered}
+    recorded = _row(records.selectExpr(*_RECORD_COUNTS)).asDict()
+    return Summary(**counts, **recorded, billed_operations=billed, broken_lines=quarantined.count())
 
 
 def _row(aggregated: DataFrame) -> Row:
     row = aggregated.first()
     assert row is not None
     return row
-
-
-def _total(condition: Column, name: str) -> Column:
-    return f.coalesce(f.sum(f.when(condition, f.col(name))), f.lit(0))
-
-
-def _count(condition: Column) -> Column:
-    return f.count(f.when(condition, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +265,15 @@ class _Reading:
         self._days = days
 
     def report(self, look: Look | None, pricing: Pricing | None) -> Report:
-        records = self._store.read_silver(self._spark, schemas.SILVER.schema, self._manifest, self._days)
+        records = self._store.read(self._spark, schemas.SILVER, self._manifest, self._days)
         by_ledger = self._table(schemas.AUDIT)
         audit = by_ledger
         if look is not None:
             audit = confirm(audit, look, sure=all_recorded(records, look, host_label()))
         audit = audit.persist()
         try:
-            summary = summarise_tables(records, self._table(schemas.OPERATIONS_DAILY), audit, self._unreadable())
+            operations = self._table(schemas.OPERATIONS_DAILY)
+            summary = _summarise(records, operations, audit, self._unreadable(), follows_all=False)
             bills, pairing_cost = self._bills(pricing)
             waited = self._table(schemas.WAITING) if look is None else gold.waiting(audit)
             sends, depth = over_time(records, self._depth_before())
@@ -347,7 +315,7 @@ class _Reading:
 
     def _unreadable(self) -> DataFrame:
         """The lines that could not be read. Duplicates are not among them: the tables have their originals."""
-        lines = self._store.read_quarantine(self._spark, schemas.QUARANTINE.schema, self._manifest)
+        lines = self._store.read(self._spark, schemas.QUARANTINE, self._manifest)
         return lines.where(f.col("reason") != RECORDED_TWICE)
 
     def _bills(self, pricing: Pricing | None) -> tuple[DataFrame, DataFrame]:
@@ -374,7 +342,7 @@ class _Reading:
     def _closed(self) -> set[str]:
         """The processes that ended in order, during the span or after it."""
         days = [day for day in self._manifest.silver if day >= self._days[0]]
-        records = self._store.read_silver(self._spark, schemas.SILVER.schema, self._manifest, days)
+        records = self._store.read(self._spark, schemas.SILVER, self._manifest, days)
         closing = records.where(f.col("operation") == Operation.CLOSE.value)
         return {row["process"] for row in closing.select("process").distinct().collect()}
 
@@ -402,7 +370,7 @@ class _Reading:
 
     def _where(self, table: schemas.Table, is_wanted: Callable[[str], bool]) -> DataFrame:
         days = filter(is_wanted, self._manifest.days(table.name))
-        return self._store.read_table(self._spark, table.schema, table.name, self._manifest, days)
+        return self._store.read(self._spark, table, self._manifest, days)
 
 
 def _waiting(audit: DataFrame) -> Counter[str]:
@@ -514,15 +482,9 @@ def over_time(records: DataFrame, depth_before: int) -> tuple[Series, Series]:
 
 def _waits(audit: DataFrame) -> list[tuple[str, int]]:
     """Waiting times of messages, counted in readable steps."""
-    edges = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
-    names = ("1 s", "5 s", "15 s", "1 min", "5 min", "15 min", "1 h", "4 h", "1 day")
-    seconds = (f.unix_micros("home_at") - f.unix_micros("diverted_at")) / 1_000_000
-    waited = audit.where("home_at is not null and diverted_at is not null").select(seconds.alias("s"))
-    lower: float = float("-inf")
-    columns = []
-    for edge, name in zip(edges, names, strict=True):
-        columns.append(f.count_if((f.col("s") > lower) & (f.col("s") <= edge)).alias(name))
-        lower = edge
-    columns.append(f.count_if(f.col("s") > lower).alias("longer"))
-    row = _row(waited.agg(*columns))
-    return [(name, int(row[name])) for name in (*names, "longer")]
+    edges = {"1 s": 1, "5 s": 5, "15 s": 15, "1 min": 60, "5 min": 300, "15 min": 900, "1 h": 3600}
+    edges |= {"4 h": 4 * 3600, "1 day": 24 * 3600}
+    seconds = "(unix_micros(home_at) - unix_micros(diverted_at)) / 1000000"
+    within = [f"count_if({seconds} <= {edge}) as `{name}`" for name, edge in edges.items()]
+    row = _row(audit.selectExpr(*within, f"count({seconds}) as longer"))
+    return [(name, row[name] - shorter) for name, shorter in zip(row.asDict(), (0, *row), strict=False)]

@@ -39,18 +39,16 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
 from pairbus.ledger.files import CLOSED_SUFFIX, closed_name, sync_folder
 from pairbus.pipeline.gold import Pricing
+from pairbus.pipeline.schemas import QUARANTINE, SILVER, Table
+from pairbus.pipeline.servicebus.offsets import Pairs, joined
 from pairbus.private import NotPrivateError, open_private, private_folder, replace_private
 
 FORMAT = 3
 RECORDED_TWICE = "recorded twice"
 """The reason for which a duplicate is in quarantine."""
-
-Spans = tuple[tuple[int, int], ...]
-"""The first and last number of each span, in order."""
 
 _IDENTITY = ("day", "process", "n")
 _MAX_SPANS = 8
@@ -66,7 +64,7 @@ class Numbers:
     records: int
     distinct: int
 
-    def may_be_known(self, spans: Spans) -> bool:
+    def may_be_known(self, spans: Pairs) -> bool:
         return any(first <= self.last and self.first <= last for first, last in spans)
 
 
@@ -87,7 +85,7 @@ def numbers_of(records: DataFrame) -> dict[str, Numbers]:
     return {row["process"]: Numbers(*row[1:]) for row in by_process.collect()}
 
 
-def in_doubt(numbers: Mapping[str, Numbers], known: Mapping[str, Spans]) -> list[str]:
+def in_doubt(numbers: Mapping[str, Numbers], known: Mapping[str, Pairs]) -> list[str]:
     """The processes that may have duplicate records; no other process has any."""
     return sorted(
         process
@@ -96,26 +94,15 @@ def in_doubt(numbers: Mapping[str, Numbers], known: Mapping[str, Spans]) -> list
     )
 
 
-def covered(known: Mapping[str, Spans], numbers: Mapping[str, Numbers]) -> dict[str, Spans]:
-    """Spans that cover the known numbers and these, at most `_MAX_SPANS` for each process."""
+def covered(known: Mapping[str, Pairs], numbers: Mapping[str, Numbers]) -> dict[str, Pairs]:
+    """Pairs that cover the known numbers and these, at most `_MAX_SPANS` for each process."""
     spans = dict(known)
     for process, batch in numbers.items():
         spans[process] = _close_gaps(joined([*spans.get(process, ()), (batch.first, batch.last)]))
     return spans
 
 
-def joined(spans: Iterable[tuple[int, int]]) -> Spans:
-    """The same numbers in as few spans as possible."""
-    result: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if result and first <= result[-1][1] + 1:
-            result[-1] = (result[-1][0], max(last, result[-1][1]))
-        else:
-            result.append((first, last))
-    return tuple(result)
-
-
-def _close_gaps(spans: Spans) -> Spans:
+def _close_gaps(spans: Pairs) -> Pairs:
     """Close the narrowest gaps until at most `_MAX_SPANS` spans are left."""
     left = list(spans)
     while len(left) > _MAX_SPANS:
@@ -176,9 +163,9 @@ class Manifest:
     batch: int = 0
     files: dict[str, int] = field(default_factory=dict)
     """Ledger files that are in silver and were in the ledger folder at the last build, with their sizes in bytes."""
-    departed: dict[str, Spans] = field(default_factory=dict)
+    departed: dict[str, Pairs] = field(default_factory=dict)
     """Ledger files that are in silver and have left the ledger folder: for each process, spans of their numbers."""
-    numbers: dict[str, Spans] = field(default_factory=dict)
+    numbers: dict[str, Pairs] = field(default_factory=dict)
     """For each process, spans that cover the numbers of its records in silver."""
     silver: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """For each day, the batches that have records of it."""
@@ -222,6 +209,16 @@ class Manifest:
 
     def days(self, table: str) -> list[str]:
         return sorted(self.tables.get(table, {}))
+
+    def folders(self, table: str, days: Iterable[str] | None = None) -> list[str]:
+        """The folders of these days of a table, or of all. The quarantine has no days."""
+        if table == QUARANTINE.name:
+            return [_path(table, batch) for batch in self.quarantine]
+        gold = {day: (batch,) for day, batch in self.tables.get(table, {}).items()}
+        batches = self.silver if table == SILVER.name else gold
+        return [
+            _path(table, batch, day) for day in (batches if days is None else days) for batch in batches.get(day, ())
+        ]
 
 
 def _process_and_number(name: str) -> tuple[str, int | None]:
@@ -296,18 +293,14 @@ class TableStore:
 
         Files that Spark is still writing for a dead driver are left for the next build.
         """
-        days = {_path(name, batch, day) for name, table in manifest.tables.items() for day, batch in table.items()}
-        days |= {_path("silver", batch, day) for day, batches in manifest.silver.items() for batch in batches}
-        wanted = {day.rpartition("/")[0] for day in days}
-        wanted |= {_path("quarantine", batch) for batch in manifest.quarantine}
+        tables = (*manifest.tables, SILVER.name, QUARANTINE.name)
+        wanted = {folder for table in tables for folder in manifest.folders(table)}
+        batches = {"/".join(folder.split("/")[:2]) for folder in wanted}
         for batch in sorted(self.folder.glob("*/batch=*")):
             name = str(batch.relative_to(self.folder))
-            if name not in wanted:
-                shutil.rmtree(batch, ignore_errors=True)
-            elif not name.startswith("quarantine/"):
-                for day in batch.glob("day=*"):
-                    if f"{name}/{day.name}" not in days:
-                        shutil.rmtree(day, ignore_errors=True)
+            unwanted = [day for day in batch.glob("day=*") if f"{name}/{day.name}" not in wanted]
+            for folder in unwanted if name in batches else [batch]:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def scratch(self, batch: int) -> Path:
         """A folder for what only this build needs; the next build removes it."""
@@ -331,53 +324,22 @@ class TableStore:
             beside.rmdir()
         return days
 
-    def compact(self, spark: SparkSession, schema: t.StructType, manifest: Manifest, day: str, batch: int) -> None:
+    def compact(self, spark: SparkSession, manifest: Manifest, day: str, batch: int) -> None:
         """Write all batches of a day of silver again as one batch, in few files."""
-        records = self.read_silver(spark, schema, manifest, [day])
-        folders = [self.folder / _path("silver", number, day) for number in manifest.silver[day]]
+        folders = [self.folder / folder for folder in manifest.folders(SILVER.name, [day])]
         size = sum(file.stat().st_size for folder in folders for file in folder.rglob("*.parquet"))
-        place = self.folder / _path("silver", batch, day)
-        files = records.drop("day").coalesce(1 + size // _COMPACT_BYTES)
+        files = self.read(spark, SILVER, manifest, [day]).drop("day").coalesce(1 + size // _COMPACT_BYTES)
+        place = self.folder / _path(SILVER.name, batch, day)
         files.write.mode("overwrite").partitionBy("namespace").parquet(str(place))
 
-    def compact_quarantine(self, spark: SparkSession, schema: t.StructType, manifest: Manifest, batch: int) -> None:
-        """Write the lines in quarantine again as one batch."""
-        self.write(self.read_quarantine(spark, schema, manifest).coalesce(1), "quarantine", batch)
-
-    def read_silver(
-        self, spark: SparkSession, schema: t.StructType, manifest: Manifest, days: Iterable[str] | None = None
+    def read(
+        self, spark: SparkSession, table: Table, manifest: Manifest | None = None, days: Iterable[str] | None = None
     ) -> DataFrame:
-        """Silver records of these days, or of all."""
-        chosen = manifest.silver if days is None else {d: manifest.silver[d] for d in days if d in manifest.silver}
-        paths = [_path("silver", batch, day) for day, batches in chosen.items() for batch in batches]
+        """These days of a table, or all, as the manifest has them; without one, as they are now."""
+        folders = (manifest or self.manifest()).folders(table.name, days)
+        if not folders:
+            return spark.createDataFrame([], table.schema)
+        reader = spark.read.schema(table.schema).option("basePath", str(self.folder / table.name))
+        rows = reader.parquet(*(str(self.folder / folder) for folder in folders)).select(*table.names)
         # A partition cannot hold an empty string: Spark writes and reads it as null.
-        return self._read(spark, schema, "silver", paths).fillna("", ["namespace"])
-
-    def read_silver_batch(
-        self, spark: SparkSession, schema: t.StructType, batch: int, days: Iterable[str]
-    ) -> DataFrame:
-        """The records of one batch, published or not."""
-        paths = [_path("silver", batch, day) for day in days]
-        return self._read(spark, schema, "silver", paths).fillna("", ["namespace"])
-
-    def read_table(
-        self,
-        spark: SparkSession,
-        schema: t.StructType,
-        table: str,
-        manifest: Manifest,
-        days: Iterable[str] | None = None,
-    ) -> DataFrame:
-        """These days of a gold table, or all."""
-        of_day = manifest.tables.get(table, {})
-        chosen = of_day if days is None else {day: of_day[day] for day in days if day in of_day}
-        return self._read(spark, schema, table, [_path(table, batch, day) for day, batch in chosen.items()])
-
-    def read_quarantine(self, spark: SparkSession, schema: t.StructType, manifest: Manifest) -> DataFrame:
-        return self._read(spark, schema, "quarantine", [_path("quarantine", batch) for batch in manifest.quarantine])
-
-    def _read(self, spark: SparkSession, schema: t.StructType, table: str, paths: list[str]) -> DataFrame:
-        if not paths:
-            return spark.createDataFrame([], schema)
-        reader = spark.read.schema(schema).option("basePath", str(self.folder / table))
-        return reader.parquet(*(str(self.folder / path) for path in paths)).select(*schema.fieldNames())
+        return rows.fillna("", ["namespace"]) if table is SILVER else rows

@@ -33,7 +33,7 @@ def test_quarantine_is_compacted_and_files_that_came_back_are_not_read_again(
     manifest = store.manifest()
     assert len(manifest.files) == 1
     assert manifest.departed == {"shop-4711-0badcafe": ((1, 3),)}
-    lines = store.read_quarantine(spark, schemas.QUARANTINE.schema, manifest).select("line").collect()
+    lines = store.read(spark, schemas.QUARANTINE, manifest).select("line").collect()
     assert sorted(row["line"] for row in lines) == [f"broken {number}" for number in range(1, 5)]
     store.sweep(manifest)
     kept = {int(path.name.removeprefix("batch=")) for path in (store.folder / "quarantine").glob("batch=*")}

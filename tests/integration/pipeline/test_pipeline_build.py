@@ -190,17 +190,17 @@ def content(spark: SparkSession, folder: Path) -> Content:
     """Everything in the tables, in an order that does not depend on how they were built."""
     store = TableStore(folder)
     manifest = store.manifest()
-    frames = {"silver": store.read_silver(spark, schemas.SILVER.schema, manifest)}
-    frames["quarantine"] = store.read_quarantine(spark, schemas.QUARANTINE.schema, manifest)
+    frames = {"silver": store.read(spark, schemas.SILVER, manifest)}
+    frames["quarantine"] = store.read(spark, schemas.QUARANTINE, manifest)
     for table in schemas.TABLES:
         if table.name not in frames:
-            frames[table.name] = store.read_table(spark, table.schema, table.name, manifest)
+            frames[table.name] = store.read(spark, table, manifest)
     return {name: sorted((tuple(row) for row in frame.collect()), key=repr) for name, frame in frames.items()}
 
 
 def rows(spark: SparkSession, folder: Path, table: schemas.Table) -> list[dict[str, Any]]:
     store = TableStore(folder)
-    frame = store.read_table(spark, table.schema, table.name, store.manifest())
+    frame = store.read(spark, table)
     return [row.asDict() for row in frame.collect()]
 
 

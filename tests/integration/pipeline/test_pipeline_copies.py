@@ -49,21 +49,21 @@ def counts(spark: SparkSession, folder: Path) -> dict[str, list[tuple[Any, ...]]
     """All gold tables, and silver without the names of files: which of two copies was kept means nothing."""
     store = TableStore(folder)
     manifest = store.manifest()
-    frames = {"silver": store.read_silver(spark, schemas.SILVER.schema, manifest).drop("file")}
+    frames = {"silver": store.read(spark, schemas.SILVER, manifest).drop("file")}
     for table in schemas.TABLES:
         if table not in (schemas.SILVER, schemas.QUARANTINE):
-            frames[table.name] = store.read_table(spark, table.schema, table.name, manifest)
+            frames[table.name] = store.read(spark, table, manifest)
     return {name: sorted((tuple(row) for row in frame.collect()), key=repr) for name, frame in frames.items()}
 
 
 def table(spark: SparkSession, folder: Path, of: schemas.Table) -> list[Row]:
     store = TableStore(folder)
-    return store.read_table(spark, of.schema, of.name, store.manifest()).collect()
+    return store.read(spark, of).collect()
 
 
 def quarantined(spark: SparkSession, folder: Path) -> list[tuple[str, str]]:
     store = TableStore(folder)
-    rows = store.read_quarantine(spark, schemas.QUARANTINE.schema, store.manifest()).collect()
+    rows = store.read(spark, schemas.QUARANTINE).collect()
     return sorted((row["file"], row["reason"]) for row in rows)
 
 

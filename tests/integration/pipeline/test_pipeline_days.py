@@ -50,7 +50,7 @@ def content(spark: SparkSession, folder: Path) -> dict[str, list[tuple[Any, ...]
     store = TableStore(folder)
     manifest = store.manifest()
     frames = {
-        table.name: store.read_table(spark, table.schema, table.name, manifest)
+        table.name: store.read(spark, table, manifest)
         for table in (schemas.MESSAGES, schemas.AUDIT, schemas.WAITING, schemas.AVAILABILITY)
     }
     return {name: sorted((tuple(row) for row in frame.collect()), key=repr) for name, frame in frames.items()}
@@ -215,7 +215,7 @@ def test_hostile_files_block_no_report(spark: SparkSession, tmp_path: Path, capl
     result = build(spark, ledger, tmp_path / "tables")
     assert (result.new_files, result.records, result.quarantined) == (3, 4, 4)
     store = TableStore(tmp_path / "tables")
-    rows = store.read_quarantine(spark, schemas.QUARANTINE.schema, store.manifest()).collect()
+    rows = store.read(spark, schemas.QUARANTINE, store.manifest()).collect()
     assert sorted((row["file"], row["reason"]) for row in rows) == [
         ("p.000001.jsonl", "number too large"),
         ("q.000001.jsonl", "number too large"),

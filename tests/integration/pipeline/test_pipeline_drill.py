@@ -231,7 +231,7 @@ def namespaces_own_ledgers_tell_the_same(spark: SparkSession, folder: Path, beli
 
 def daily(spark: SparkSession, tables: Path) -> DataFrame:
     store = TableStore(tables)
-    return store.read_table(spark, schemas.OPERATIONS_DAILY.schema, "operations_daily", store.manifest())
+    return store.read(spark, schemas.OPERATIONS_DAILY)
 
 
 def operations(rows: DataFrame) -> dict[str, int]:

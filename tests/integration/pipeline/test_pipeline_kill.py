@@ -116,11 +116,11 @@ def content(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     store = TableStore(folder)
     manifest = store.manifest()
     frames = {
-        "silver": store.read_silver(spark, schemas.SILVER.schema, manifest),
-        "quarantine": store.read_quarantine(spark, schemas.QUARANTINE.schema, manifest),
+        "silver": store.read(spark, schemas.SILVER, manifest),
+        "quarantine": store.read(spark, schemas.QUARANTINE, manifest),
     }
     for table in schemas.TABLES[2:]:
-        frames[table.name] = store.read_table(spark, table.schema, table.name, manifest)
+        frames[table.name] = store.read(spark, table, manifest)
     return {name: sorted(str(row) for row in frame.collect()) for name, frame in frames.items()}
 
 

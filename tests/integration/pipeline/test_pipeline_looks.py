@@ -33,7 +33,7 @@ def test_looks_have_a_cause_and_empty_ones_are_billed_beside_a_namespaces_own_le
         )
     store = TableStore(tmp_path / "tables")
     build(spark, tmp_path / "ledger", store.folder)
-    daily = store.read_table(spark, schemas.OPERATIONS_DAILY.schema, "operations_daily", store.manifest())
+    daily = store.read(spark, schemas.OPERATIONS_DAILY)
     rows = {(r["role"], r["entity"], r["outcome"]): (r["cause"], r["in_bill"], r["billed"]) for r in daily.collect()}
     assert rows == {
         ("syphon", QUEUE, "ok"): ("diverted messages", False, 2),

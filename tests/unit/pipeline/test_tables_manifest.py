@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, closed_files
 from pairbus.pipeline.gold import Pricing
-from pairbus.pipeline.store import Manifest, Numbers, Spans, TableStore, covered, in_doubt
+from pairbus.pipeline.servicebus.offsets import Pairs
+from pairbus.pipeline.store import Manifest, Numbers, TableStore, covered, in_doubt
 
 
 def name(number: int, process: str = "shop-4711-0badcafe") -> str:
@@ -70,7 +71,7 @@ def test_a_year_of_files_is_a_short_manifest_that_reads_back(tmp_path: Path) -> 
 def test_the_numbers_of_a_process_are_covered_by_few_spans() -> None:
     """However many builds read them, in whatever order, with whatever gaps: what was read is always in some span."""
     chance = random.Random(11)
-    known: dict[str, Spans] = {}
+    known: dict[str, Pairs] = {}
     read: list[tuple[int, int]] = []
     for _ in range(300):
         first = chance.randrange(-(10**6), 10**6)
@@ -83,7 +84,7 @@ def test_the_numbers_of_a_process_are_covered_by_few_spans() -> None:
 
 
 def test_records_that_follow_each_other_are_one_span_and_leave_no_doubt() -> None:
-    known: dict[str, Spans] = {}
+    known: dict[str, Pairs] = {}
     for first in range(1, 10_000, 100):
         found = {"shop": Numbers(first, first + 99, records=100, distinct=100)}
         assert in_doubt(found, known) == []
@@ -92,7 +93,7 @@ def test_records_that_follow_each_other_are_one_span_and_leave_no_doubt() -> Non
 
 
 def test_what_was_read_or_is_there_twice_is_in_doubt() -> None:
-    known: dict[str, Spans] = {"shop": ((1, 10), (20, 30))}
+    known: dict[str, Pairs] = {"shop": ((1, 10), (20, 30))}
     found = {
         "shop": Numbers(10, 12, records=3, distinct=3),
         "till": Numbers(1, 10, records=11, distinct=10),

@@ -25,11 +25,26 @@ from typing import Any
 VERSION = 1
 
 
+Pairs = tuple[tuple[int, int], ...]
+"""The first and last number of each run, in order."""
+
+
+def joined(pairs: Iterable[tuple[int, int]]) -> Pairs:
+    """The same numbers in as few runs as possible."""
+    runs: list[tuple[int, int]] = []
+    for first, last in sorted(pairs):
+        if runs and first <= runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], max(last, runs[-1][1]))
+        else:
+            runs.append((first, last))
+    return tuple(runs)
+
+
 @dataclass(frozen=True, slots=True)
 class Runs:
     """A set of sequence numbers, as sorted runs that do not touch: `1-100,105-200` holds 196 numbers."""
 
-    pairs: tuple[tuple[int, int], ...] = ()
+    pairs: Pairs = ()
     _firsts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -38,13 +53,7 @@ class Runs:
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Runs:
         """Collect numbers in any order."""
-        pairs: list[tuple[int, int]] = []
-        for number in sorted(set(numbers)):
-            if pairs and pairs[-1][1] + 1 == number:
-                pairs[-1] = (pairs[-1][0], number)
-            else:
-                pairs.append((number, number))
-        return cls(tuple(pairs))
+        return cls(joined((number, number) for number in numbers))
 
     @classmethod
     def parse(cls, text: str) -> Runs:
@@ -88,13 +97,7 @@ class Runs:
         return self.pairs[-1][1]
 
     def union(self, others: Iterable[Runs]) -> Runs:
-        pairs: list[tuple[int, int]] = []
-        for first, last in sorted([*self.pairs, *(pair for other in others for pair in other.pairs)]):
-            if pairs and first <= pairs[-1][1] + 1:
-                pairs[-1] = (pairs[-1][0], max(last, pairs[-1][1]))
-            else:
-                pairs.append((first, last))
-        return Runs(tuple(pairs))
+        return Runs(joined(pair for runs in (self, *others) for pair in runs.pairs))
 
     def without(self, numbers: set[int]) -> Runs:
         """Return the set without these numbers."""
