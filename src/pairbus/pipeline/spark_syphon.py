@@ -22,11 +22,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.options import backlog_path
@@ -60,9 +62,12 @@ IDLE_SECONDS = 10.0
 FAILURES_IN_A_ROW = 5
 SLOTS_UNKNOWN = 100
 """The number of tasks if the session does not know the number of cores, as with Spark Connect."""
-RESULT = (
-    "restored long, dead_lettered long, expired long, bytes long, error string, refused string, file string, "
-    "content binary"
+RESULT = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("restored", "dead_lettered", "expired", "bytes")),
+        *((name, pa.string()) for name in ("error", "refused", "file")),
+        ("content", pa.binary()),
+    ]
 )
 """A task returns one row of counts, then one row per file of records."""
 
@@ -232,52 +237,45 @@ class _Round:
     refused_by: Side | None = None
 
 
+@dataclass
 class _Job:
     """The driver: read the depths, plan, run a round, repeat."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        plan: SyphonPlan,
-        primary_name: str,
-        once: bool,
-        records: DriversLedger | None,
-        on_progress: OnProgress | None,
-        stop: threading.Event,
-    ) -> None:
-        self._spark = spark
-        self._plan = plan
-        self._primary_name = primary_name
-        self._once = once
-        self._records = records
-        self._on_progress = on_progress
-        self._stop = stop
-        self._secondary = _namespace(plan.secondary)
+    spark: SparkSession
+    plan: SyphonPlan
+    primary_name: str
+    once: bool
+    records: DriversLedger | None
+    on_progress: OnProgress | None
+    stop: threading.Event
+
+    def __post_init__(self) -> None:
+        self._secondary = _namespace(self.plan.secondary)
         self.report = SparkSyphonReport()
 
     def run(self) -> SparkSyphonReport:
         started = time.monotonic()
-        options = self._plan.options
+        options = self.plan.options
         fruitless = 0
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             depths = asyncio.run(
-                backlog_depths(self._secondary, self._primary_name, options.queues, include_extra=options.include_extra)
+                backlog_depths(self._secondary, self.primary_name, options.queues, include_extra=options.include_extra)
             )
             self.report.left = depths
             self.report.seconds = time.monotonic() - started
-            if self._on_progress is not None:
-                self._on_progress(self.report)
+            if self.on_progress is not None:
+                self.on_progress(self.report)
             hands = deal(depths, self._slots())
             if not hands:
-                if self._once:
+                if self.once:
                     break
-                self._stop.wait(IDLE_SECONDS)
+                self.stop.wait(IDLE_SECONDS)
                 continue
             ended = self._round(hands, sum(depths.values()))
             self.gather()
-            if self._once and ended.refused_by is not None:
+            if self.once and ended.refused_by is not None:
                 side = ended.refused_by
-                host = _namespace(self._plan.primary if side == "primary" else self._plan.secondary).host
+                host = _namespace(self.plan.primary if side == "primary" else self.plan.secondary).host
                 raise CredentialRefusedError(
                     f"The {side}, {host}, refuses our credential ({self.report.last_error}). Check its connection "
                     f"string and the rights of its key. {self.report.restored} messages are home; the others wait in "
@@ -290,23 +288,25 @@ class _Job:
                     f"{self._secondary.host}. The last error: {self.report.last_error}"
                 )
             if ended.is_fruitless:
-                self._stop.wait(options.retry_interval)
+                self.stop.wait(options.retry_interval)
         self.report.seconds = time.monotonic() - started
         return self.report
 
     def _round(self, hands: list[tuple[str, ...]], depth: int) -> _Round:
         """Run one Spark job."""
         self.report.rounds += 1
-        limit = None if self._plan.journal is None else MESSAGES_PER_TASK
+        limit = None if self.plan.journal is None else MESSAGES_PER_TASK
         shares = tuple(
-            Share(queues, None if limit is None else -(-limit // len(queues)), TASK_SECONDS, gives_up=self._once)
+            Share(queues, None if limit is None else -(-limit // len(queues)), TASK_SECONDS, gives_up=self.once)
             for queues in hands
         )
-        rate = self._plan.options.rate
-        options = replace(self._plan.options, rate=None if rate is None else rate / len(shares))
+        rate = self.plan.options.rate
+        options = replace(self.plan.options, rate=None if rate is None else rate / len(shares))
         description = f"round {self.report.rounds}, {depth} messages in {sum(map(len, hands))} queues"
         try:
-            rows = self._run(len(shares), _Carrying(replace(self._plan, options=options, shares=shares)), description)
+            rows = self._run(
+                len(shares), partial(_carry_shares, replace(self.plan, options=options, shares=shares)), description
+            )
         except SPARK_ERRORS as error:
             # A task failed too often, or its executor was lost. The queues still have what was not completed.
             self.report.failures += 1
@@ -315,14 +315,13 @@ class _Job:
             return _Round(is_fruitless=True)
         self._store(rows)
         outcomes = [row for row in rows if row.file is None]
-        carried = 0
         for row in outcomes:
             self.report.restored += row.restored
             self.report.dead_lettered += row.dead_lettered
             self.report.expired += row.expired
             self.report.carried_bytes += row.bytes
             self.report.last_error = row.error or self.report.last_error
-            carried += row.restored + row.dead_lettered
+        carried = sum(row.restored + row.dead_lettered for row in outcomes)
         failed = [row.refused for row in outcomes if row.error]
         return _Round(
             is_fruitless=bool(failed) and not carried,
@@ -331,13 +330,13 @@ class _Job:
 
     def _store(self, rows: Iterable[Row]) -> int:
         """Put the files among these rows into the ledger; returns how many are new."""
-        if self._records is None:
+        if self.records is None:
             return 0
-        return sum([self._records.store(FileRow(file=row.file, content=row.content)) for row in rows if row.file])
+        return sum([self.records.store(FileRow(file=row.file, content=row.content)) for row in rows if row.file])
 
     def gather(self) -> None:
         """Let executors delete the files that are in the ledger, and collect those that killed tasks left behind."""
-        records, journal = self._records, self._plan.journal
+        records, journal = self.records, self.plan.journal
         if records is None or journal is None:
             return
         slots = self._slots()
@@ -345,7 +344,7 @@ class _Job:
             stored = frozenset(records.stored)
             try:
                 # One task per core, all at once, so that every executor gets one.
-                rows = self._run(slots, _Gathering(journal, stored), "records of the executors")
+                rows = self._run(slots, partial(_return_files, journal, stored), "records of the executors")
             except SPARK_ERRORS as error:
                 log.warning("the records of the executors could not be collected", extra={"cause": cause_of(error)})
                 return
@@ -354,12 +353,12 @@ class _Job:
                 return
 
     def _slots(self) -> int:
-        context = getattr(self._spark, "_sc", None)
+        context = getattr(self.spark, "_sc", None)
         return SLOTS_UNKNOWN if context is None else max(1, context.defaultParallelism)
 
     def _run(self, tasks: int, work: ArrowWork, description: str) -> list[Row]:
-        with _described(self._spark, f"syphon {self._primary_name}: {description}"):
-            return self._spark.range(0, tasks, 1, tasks).mapInArrow(work, RESULT).collect()
+        with _described(self.spark, f"syphon {self.primary_name}: {description}"):
+            return self.spark.range(0, tasks, 1, tasks).mapInArrow(work, from_arrow_schema(RESULT)).collect()
 
 
 @contextlib.contextmanager
@@ -375,54 +374,28 @@ def _described(spark: SparkSession, description: str) -> Iterator[None]:
             context.setJobDescription(None)
 
 
-class _Carrying:
+def _carry_shares(plan: SyphonPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The work of the executors in a round: carry the share with the number of the task."""
-
-    def __init__(self, plan: SyphonPlan) -> None:
-        self._plan = plan
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                plan = self._plan
-                journal = None if plan.journal is None else Journal(plan.journal)
-                try:
-                    yield _batch(asyncio.run(carry(plan, plan.shares[number], journal)))
-                finally:
-                    files = [] if journal is None else journal.close()
-                for row in files:
-                    yield _batch(row)
-
-
-class _Gathering:
-    """The work of the executors when records are gathered: delete the files that the driver has, return the rest."""
-
-    def __init__(self, journal: str, stored: frozenset[str]) -> None:
-        self._journal = journal
-        self._stored = stored
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            for row in left_behind(self._journal, self._stored):
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            journal = None if plan.journal is None else Journal(plan.journal)
+            try:
+                yield _batch(asyncio.run(carry(plan, plan.shares[number], journal)))
+            finally:
+                files = [] if journal is None else journal.close()
+            for row in files:
                 yield _batch(row)
 
 
-_ARROW = pa.schema(
-    [
-        ("restored", pa.int64()),
-        ("dead_lettered", pa.int64()),
-        ("expired", pa.int64()),
-        ("bytes", pa.int64()),
-        ("error", pa.string()),
-        ("refused", pa.string()),
-        ("file", pa.string()),
-        ("content", pa.binary()),
-    ]
-)
+def _return_files(journal: str, stored: frozenset[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The work of the executors when records are gathered: delete the files that the driver has, return the rest."""
+    for _ in batches:
+        for row in left_behind(journal, stored):
+            yield _batch(row)
 
 
 def _batch(row: Mapping[str, Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([dict(row)], schema=_ARROW)
+    return pa.RecordBatch.from_pylist([dict(row)], schema=RESULT)
 
 
 async def carry(plan: SyphonPlan, share: Share, journal: Journal | None) -> dict[str, Any]:
