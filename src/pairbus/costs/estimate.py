@@ -8,11 +8,12 @@ formula with the numbers filled in, for `explain`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
 from pairbus.costs.rules import TRANSIT_OPERATIONS, units
-from pairbus.costs.tariffs import Plan, Tariff, added_amount
+from pairbus.costs.tariffs import Tariff, added_amount
 
 IDLE_RECEIVES_PER_HOUR = 4
 """A pump waits in receives of 15 minutes."""
@@ -26,6 +27,13 @@ _MAX = 1e15
 """The limit of every number: a larger one is a typing mistake, and too large to multiply."""
 
 
+def _check(owner: str, options: object, least: Mapping[str, int]) -> None:
+    for name, lowest in least.items():
+        value = getattr(options, name)
+        if not lowest <= value <= _MAX:  # true for nan as well
+            raise ValueError(f"The {owner}'s {name} is {str(value)[:30]}. Give a number from {lowest} to {_MAX:g}.")
+
+
 @dataclass(frozen=True, slots=True)
 class OutageScenario:
     """The primary is unreachable, `times` in 30 days, while the whole fleet sends `messages_per_second`."""
@@ -36,10 +44,7 @@ class OutageScenario:
     times: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("hours", "messages_per_second", "message_bytes", "times"):
-            value = getattr(self, name)
-            if not 0 <= value <= _MAX:
-                raise ValueError(f"The outage's {name} is {str(value)[:30]}. Give a number from 0 to {_MAX:g}.")
+        _check("outage", self, dict.fromkeys(("hours", "messages_per_second", "message_bytes", "times"), 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +62,9 @@ class Fleet:
     """Operations of the primary in 30 days without the pairing. They decide the price step of the added ones."""
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("clients", 1),
-            ("entities", 1),
-            ("backlog_queue_count", 1),
-            ("syphons", 0),
-            ("failover_interval_seconds", 0),
-            ("ping_interval_seconds", 1),
-            ("recovery_pings", 1),
-            ("primary_operations", 0),
-        ):
-            value = getattr(self, name)
-            if not value >= least:
-                raise ValueError(f"The fleet's {name} is {value}. Give {least} or more.")
-            if value > _MAX:
-                raise ValueError(f"The fleet's {name} is {value:g}. Give at most {_MAX:g}.")
+        above_0 = ("clients", "entities", "backlog_queue_count", "ping_interval_seconds", "recovery_pings")
+        from_0 = ("syphons", "failover_interval_seconds", "primary_operations")
+        _check("fleet", self, dict.fromkeys(above_0, 1) | dict.fromkeys(from_0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +124,8 @@ def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: Outag
     if outage is not None:
         lines += _outage_lines(fleet, outage)
     prices = tariff.plan(plan)
+    # A Premium namespace has at least one messaging unit.
+    standing = HOURS_PER_MONTH * (prices.base_per_hour + prices.messaging_unit_per_hour)
     primary = sum(line.per_30_days for line in lines if line.namespace == "primary")
     secondary = sum(line.per_30_days for line in lines if line.namespace == "secondary")
     return Estimate(
@@ -139,13 +134,8 @@ def estimate(fleet: Fleet, tariff: Tariff, plan: str = "standard", outage: Outag
         tariff=f"{tariff.name} of {tariff.valid_from.isoformat()}",
         plan=plan,
         primary_amount=added_amount(prices, fleet.primary_operations, primary),
-        secondary_amount=added_amount(prices, 0, secondary) + _standing(prices),
+        secondary_amount=added_amount(prices, 0, secondary) + standing,
     )
-
-
-def _standing(plan: Plan) -> Decimal:
-    """The base charge of the secondary; a Premium namespace has at least one messaging unit."""
-    return HOURS_PER_MONTH * (plan.base_per_hour + plan.messaging_unit_per_hour)
 
 
 def _line(cause: str, namespace: str, count: int, formula: str) -> EstimateLine:

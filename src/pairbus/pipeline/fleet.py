@@ -165,24 +165,24 @@ class ClientOutage:
     healthy_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunResult:
     """The result of one simulated period. Amounts are for 30 days."""
 
     outages: int
     offered: float
-    refused: float
-    refused_without_pairing: float
-    diverted: float
-    spooled: float
-    pings: float
-    backlog_peak: float
-    drain_seconds: float
+    refused: float = 0.0
+    refused_without_pairing: float = 0.0
+    diverted: float = 0.0
+    spooled: float = 0.0
+    pings: float = 0.0
+    backlog_peak: float = 0.0
+    drain_seconds: float = 0.0
     """The longest time from the end of an outage to an empty backlog."""
-    wait_mean_seconds: float
-    wait_p99_seconds: float
-    amount: float
-    amount_without_pairing: float
+    wait_mean_seconds: float = 0.0
+    wait_p99_seconds: float = 0.0
+    amount: float = 0.0
+    amount_without_pairing: float = 0.0
 
     @property
     def availability(self) -> float:
@@ -243,19 +243,6 @@ def _sends_before(now: float, phase: float, gap: float) -> int:
     return max(0, math.ceil((now - phase) / gap - 1e-9))
 
 
-@dataclass(slots=True)
-class _Totals:
-    refused: float = 0.0
-    refused_without: float = 0.0
-    diverted: float = 0.0
-    spooled: float = 0.0
-    pings: float = 0.0
-    peak: float = 0.0
-    drain: float = 0.0
-    wait_sum: float = 0.0
-    waited: float = 0.0
-
-
 def play_run(plan: FleetPlan, choice: PairingChoice, tariff: Tariff, run: int) -> RunResult:
     """Simulate one period. A run has the same outages for every choice, so that choices can be compared."""
     drawn = _draw_outages(plan, run)
@@ -265,28 +252,19 @@ def play_run(plan: FleetPlan, choice: PairingChoice, tariff: Tariff, run: int) -
         recovery_pings=choice.recovery_pings,
         divert_during_interval=choice.divert_during_interval,
     )
-    totals, waits = _Totals(), []
+    offered = plan.clients * plan.entities * plan.messages_per_second * plan.days * 86400
+    result = RunResult(len(drawn), offered)
+    waits: list[tuple[float, float]] = []
     for number, (kind, seconds) in enumerate(drawn):
         phases = random.Random(f"{plan.seed}/{run}/{number}")  # noqa: S311 - seeded on purpose
-        waits += _add_outage(totals, plan, choice, rules, kind, seconds, phases)
-    offered = plan.clients * plan.entities * plan.messages_per_second * plan.days * 86400
-    waits.sort()
-    with_pairing, without = _amounts(plan, choice, tariff, offered, totals)
-    return RunResult(
-        outages=len(drawn),
-        offered=offered,
-        refused=totals.refused,
-        refused_without_pairing=totals.refused_without,
-        diverted=totals.diverted,
-        spooled=totals.spooled,
-        pings=totals.pings,
-        backlog_peak=totals.peak,
-        drain_seconds=totals.drain,
-        wait_mean_seconds=totals.wait_sum / totals.waited if totals.waited else 0.0,
-        wait_p99_seconds=waits[min(len(waits) - 1, int(len(waits) * 0.99))] if waits else 0.0,
-        amount=with_pairing,
-        amount_without_pairing=without,
-    )
+        waits += _add_outage(result, plan, choice, rules, kind, seconds, phases)
+    if waits:
+        waits.sort()
+        messages = sum(count for _, count in waits)
+        result.wait_mean_seconds = sum(seconds * count for seconds, count in waits) / messages
+        result.wait_p99_seconds = waits[min(len(waits) - 1, int(len(waits) * 0.99))][0]
+    result.amount, result.amount_without_pairing = _amounts(plan, choice, tariff, result)
+    return result
 
 
 def _draw_outages(plan: FleetPlan, run: int) -> list[tuple[OutageKind, float]]:
@@ -310,15 +288,15 @@ def _draw_outages(plan: FleetPlan, run: int) -> list[tuple[OutageKind, float]]:
 
 
 def _add_outage(
-    totals: _Totals,
+    totals: RunResult,
     plan: FleetPlan,
     choice: PairingChoice,
     rules: FailoverRules,
     kind: OutageKind,
     seconds: float,
     chance: random.Random,
-) -> list[float]:
-    """Simulate one outage for some clients and count it for all; returns the waiting times of messages."""
+) -> list[tuple[float, float]]:
+    """Simulate one outage for some clients and count it for all; returns waiting times, each with its messages."""
     affected = plan.clients * (1 if kind.scope == "entity" else plan.entities)
     played = min(affected, plan.clients_per_outage)
     weight = affected / played
@@ -328,7 +306,7 @@ def _add_outage(
         play_outage(rules, seconds, plan.messages_per_second, gap * (i + chance.random()) / played)
         for i in range(played)
     ]
-    totals.refused_without += affected * seconds * plan.messages_per_second
+    totals.refused_without_pairing += affected * seconds * plan.messages_per_second
     diverted = weight * sum(result.diverted for result in results)
     totals.refused += weight * sum(result.refused for result in results)
     totals.pings += weight * sum(result.pings for result in results)
@@ -355,14 +333,14 @@ def _share(result: ClientOutage, seconds: float) -> float:
 
 
 def _drain(
-    totals: _Totals,
+    totals: RunResult,
     choice: PairingChoice,
     rate: float,
     results: list[ClientOutage],
     seconds: float,
     earliest: float,
-) -> list[float]:
-    """Follow the backlog; returns waiting times.
+) -> list[tuple[float, float]]:
+    """Follow the backlog; returns waiting times, each with its number of messages.
 
     It fills while clients are failed over, but not before `earliest`, and drains in order once the outage is over.
     """
@@ -384,11 +362,9 @@ def _drain(
         position = total * (step + 0.5) / _STEPS
         arrived = _arrival_time(moments, filled, position)
         done = max(arrived, done) + total / _STEPS / speed
-        waits.append(done - arrived)
-    totals.drain = max(totals.drain, done - seconds)
-    totals.peak = max(totals.peak, filled[moments.index(seconds)])
-    totals.wait_sum += sum(waits) / _STEPS * total
-    totals.waited += total
+        waits.append((done - arrived, total / _STEPS))
+    totals.drain_seconds = max(totals.drain_seconds, done - seconds)
+    totals.backlog_peak = max(totals.backlog_peak, filled[moments.index(seconds)])
     return waits
 
 
@@ -402,19 +378,17 @@ def _arrival_time(moments: list[float], filled: list[float], position: float) ->
     return moments[left] + part * (moments[right] - moments[left])
 
 
-def _amounts(
-    plan: FleetPlan, choice: PairingChoice, tariff: Tariff, offered: float, totals: _Totals
-) -> tuple[float, float]:
+def _amounts(plan: FleetPlan, choice: PairingChoice, tariff: Tariff, totals: RunResult) -> tuple[float, float]:
     """The cost of 30 days: of both namespaces with the pairing, and of the primary alone without it."""
     prices = tariff.plan(plan.plan)
     per_30_days = 30 / plan.days
     each = units(plan.message_bytes)
     half = TRANSIT_OPERATIONS // 2
-    direct = (offered - totals.refused - totals.diverted) * 2 * each
+    direct = (totals.offered - totals.refused - totals.diverted) * 2 * each
     idle = choice.syphons * choice.backlog_queue_count * IDLE_RECEIVES_PER_HOUR * HOURS_PER_MONTH
     primary = (direct + totals.diverted * half * each + totals.pings) * per_30_days
     secondary = totals.diverted * half * each * per_30_days + idle + choice.backlog_queue_count
-    alone = (offered - totals.refused_without) * 2 * each * per_30_days
+    alone = (totals.offered - totals.refused_without_pairing) * 2 * each * per_30_days
     units_in_use = 1 if prices.messaging_unit_per_hour else 0
 
     def cost(operations: float) -> Decimal:
