@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -47,11 +47,6 @@ class Process:
     def is_silent(self, now: float) -> bool:
         """It is alive but has not written lately: stopped, swapped out, or its disk fails."""
         return self.alive and now - self.state.at > SILENT_SECONDS
-
-    @property
-    def died(self) -> bool:
-        """It ended without writing so."""
-        return not self.alive and not self.state.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +91,29 @@ class ViewInput:
     control: bool = False
 
 
+class OfPrimary(Protocol):
+    """A part of a state that belongs to one primary."""
+
+    @property
+    def primary(self) -> str: ...
+
+
+T = TypeVar("T", bound=OfPrimary)
+
+
 def pair_key(primary: str) -> str:
     """The identity of a pair: the full name of its primary, without regard to case."""
     return primary.lower()
 
 
+def _of(this: str, items: Iterable[T]) -> Iterator[T]:
+    """The reports, counts or changes that belong to this pair."""
+    return (item for item in items if pair_key(item.primary) == this)
+
+
 def put_in(process: Process, this: str) -> int:
     """The messages that a process has put into the backlog of a primary, minus those it has taken out."""
-    return sum(total.flow.stored - total.flow.gone for total in process.state.totals if pair_key(total.primary) == this)
+    return sum(total.flow.stored - total.flow.gone for total in _of(this, process.state.totals))
 
 
 def carried_forward(counted: Depth, this: str, processes: Sequence[Process]) -> int:
@@ -141,7 +151,11 @@ def view(known: ViewInput, now: float) -> dict[str, Any]:
         "control": known.control,
         "pairs": pairs,
         "syphons": [syphon for process in processes if process.alive for syphon in _syphons(process, now)],
-        "processes": [_process(process, now) for process in processes if _is_shown(process, now)],
+        "processes": [
+            _process(process, now)
+            for process in processes
+            if process.alive or now - process.state.at < SHOWN_DEAD_SECONDS
+        ],
         "unread": known.sighting.unread,
         "more_sources": sum(process.state.more_sources for process in processes if process.alive),
         "transitions": _transitions(processes, names),
@@ -189,25 +203,14 @@ def _by_pair(
 
 def _pair(this: str, name: str, known: ViewInput, counts: Sequence[OperationCount], now: float) -> dict[str, Any]:
     processes = known.sighting.processes
-    mine = [
-        (process, report)
-        for process in processes
-        if process.alive
-        for report in process.state.pairs
-        if pair_key(report.primary) == this
-    ]
-    syphons = [
-        report
-        for process in processes
-        if process.alive
-        for report in process.state.syphons
-        if pair_key(report.primary) == this
-    ]
+    living = [process for process in processes if process.alive]
+    mine = [(process, report) for process in living for report in _of(this, process.state.pairs)]
+    syphons = [report for process in living for report in _of(this, process.state.syphons)]
     reports = [report for _, report in mine]
     speeds = dict.fromkeys((*SHOWN_FLOWS, "gone"), 0.0)
-    for process in processes:
-        for speed in process.state.speeds if process.alive and not process.is_silent(now) else ():
-            if pair_key(speed.primary) == this and speed.flow in speeds:
+    for process in living:
+        for speed in () if process.is_silent(now) else _of(this, process.state.speeds):
+            if speed.flow in speeds:
                 speeds[speed.flow] += speed.per_second
     entities = _entities(this, mine, processes, counts, now)
     counted = known.depths.get(this)
@@ -229,6 +232,9 @@ def _pair(this: str, name: str, known: ViewInput, counts: Sequence[OperationCoun
     depth["waits_for"] = _waits_for(
         depth, [syphon.state for syphon in syphons], [entity["state"] for entity in entities]
     )
+    sent = dict.fromkeys((*SHOWN_FLOWS, "pings"), 0)
+    for count in _of(this, counts):
+        _add_count(sent, count)
     spools = [report.spooled for report in reports if report.spooled is not None]
     named = reports or syphons
     return {
@@ -242,7 +248,7 @@ def _pair(this: str, name: str, known: ViewInput, counts: Sequence[OperationCoun
         "entities": entities,
         "more_entities": max((report.more_entities for report in reports), default=0),
         "speeds": {flow: round(speed, 2) for flow, speed in speeds.items()},
-        "today": _today(this, counts),
+        "today": sent,
         "depth": depth,
         "rotation": {
             "in": min((report.in_rotation for report in reports), default=0),
@@ -277,9 +283,8 @@ def _entities(
         for entity in report.entities:
             by_name[entity.name].append((process, entity))
     sent: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("primary", "backlog", "pings"), 0))
-    for count in counts:
-        if pair_key(count.primary) == this:
-            _add_count(sent[count.target], count)
+    for count in _of(this, counts):
+        _add_count(sent[count.target], count)
     entities = []
     for entity_name, seen in sorted(by_name.items()):
         state = worst(report.state for _, report in seen)
@@ -306,32 +311,15 @@ def _entities(
 def _witnesses(this: str, entity: str, processes: Sequence[Process], now: float) -> list[Witness]:
     witnesses = []
     for process in processes:
-        changes = [
-            change
-            for change in process.state.transitions
-            if pair_key(change.primary) == this and change.entity == entity
-        ]
-        present = [
-            report
-            for pair in process.state.pairs
-            if pair_key(pair.primary) == this
-            for report in pair.entities
-            if report.name == entity
-        ]
+        changes = [change for change in _of(this, process.state.transitions) if change.entity == entity]
+        pairs = _of(this, process.state.pairs)
+        present = [report for pair in pairs for report in pair.entities if report.name == entity]
         if not changes and not present:
             continue
         state = worst(report.state for report in present) if present else changes[-1].after
         begin = process.state.started if changes else min(report.since for report in present)
         witnesses.append(Witness(begin, now if process.alive else process.state.at, state, changes))
     return witnesses
-
-
-def _today(this: str, counts: Sequence[OperationCount]) -> dict[str, int]:
-    sums = dict.fromkeys((*SHOWN_FLOWS, "pings"), 0)
-    for count in counts:
-        if pair_key(count.primary) == this:
-            _add_count(sums, count)
-    return sums
 
 
 def _add_count(sums: dict[str, int], count: OperationCount) -> None:
@@ -349,8 +337,8 @@ def _moved(this: str, processes: Sequence[Process], now: float) -> dict[str, lis
     columns = {flow: [0] * KEPT_BUCKETS for flow in Flow.__struct_fields__}
     ordered = list(columns.values())
     for process in processes:
-        for moment in process.state.history:
-            if pair_key(moment.primary) == this and first <= moment.bucket <= last:
+        for moment in _of(this, process.state.history):
+            if first <= moment.bucket <= last:
                 for column, moved in zip(ordered, msgspec.structs.astuple(moment.flow), strict=True):
                     if moved:
                         column[moment.bucket - first] += moved
@@ -410,16 +398,12 @@ def _syphons(process: Process, now: float) -> list[dict[str, Any]]:
     ]
 
 
-def _is_shown(process: Process, now: float) -> bool:
-    return process.alive or now - process.state.at < SHOWN_DEAD_SECONDS
-
-
 def _process(process: Process, now: float) -> dict[str, Any]:
     state = process.state
     if process.alive:
         condition = "silent" if process.is_silent(now) else "alive"
     else:
-        condition = "died" if process.died else "ended"
+        condition = "ended" if state.ended else "died"
     return {
         "name": process.name,
         "program": state.program,

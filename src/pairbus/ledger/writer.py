@@ -28,8 +28,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 from types import TracebackType
@@ -116,25 +116,23 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return [replace(first, n=number, message_id=message_id, bytes=size) for number, message_id, size in each]
 
 
+@dataclass(slots=True, eq=False)
 class Intake:
     """The state that callers and the scribe share.
 
     An event in the queue marks a flush: it is set when everything before it is written.
     """
 
-    __slots__ = ("_lock", "batched", "closing", "ended", "idle", "numbers", "queue", "unrecorded", "urgent", "wake")
-
-    def __init__(self) -> None:
-        self.queue: deque[Entry | threading.Event] = deque()
-        self.numbers = itertools.count(1)
-        self.batched = 0
-        self.unrecorded = 0
-        self.idle = False
-        self.closing = False
-        self.ended = False
-        self.wake = threading.Event()
-        self.urgent = threading.Event()
-        self._lock = threading.Lock()
+    queue: deque[Entry | threading.Event] = field(default_factory=deque)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    batched: int = 0
+    unrecorded: int = 0
+    idle: bool = False
+    closing: bool = False
+    ended: bool = False
+    wake: threading.Event = field(default_factory=threading.Event)
+    urgent: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hurry(self) -> None:
         self.urgent.set()
@@ -182,44 +180,39 @@ class Intake:
         return count
 
 
+@dataclass(slots=True, eq=False)
 class Scribe:
-    def __init__(
-        self,
-        folder: Path,
-        process: str,
-        role: Role,
-        id_salt: bytes | None,
-        limits: LedgerLimits,
-        intake: Intake,
-    ) -> None:
-        self._folder = folder
-        self._process = process
-        self._role = role
-        self._id_salt = id_salt
-        self._limits = limits
-        self._intake = intake
-        self._encoder = msgspec.json.Encoder()
-        self._descriptor: int | None = None
-        self._path = Path()
-        self._file_number = 0
-        self._good_bytes = 0
-        self._file_operations = 0
-        self._torn = False
-        self._folder_is_behind = False
-        self._roll_at = 0.0
-        self._retry_at = 0.0
-        self._chunk = bytearray()
-        self._chunk_operations = 0
-        self._flushes: list[threading.Event] = []
-        self._warned = False
-        self._warned_unwritable = False
+    """The thread's work: takes entries from the intake, and writes, rolls and publishes files."""
+
+    _folder: Path
+    _process: str
+    _role: Role
+    _id_salt: bytes | None
+    _limits: LedgerLimits
+    _intake: Intake
+    _encoder: msgspec.json.Encoder = field(default_factory=msgspec.json.Encoder)
+    _descriptor: int | None = None
+    _path: Path = Path()
+    _file_number: int = 0
+    _good_bytes: int = 0
+    _file_operations: int = 0
+    _torn: bool = False
+    _folder_is_behind: bool = False
+    _roll_at: float = 0.0
+    _retry_at: float = 0.0
+    _chunk: bytearray = field(default_factory=bytearray)
+    _chunk_operations: int = 0
+    _flushes: list[threading.Event] = field(default_factory=list)
+    _warned: bool = False
+    _warned_unwritable: bool = False
 
     def run(self) -> None:
         self._record_own(Operation.OPEN)
         while not self._intake.closing:
             try:
                 self._write_pending()
-                self._publish_when_due()
+                if self._unpublished and time.monotonic() >= self._roll_at:
+                    self._try_to_publish()
             except Exception:  # the outermost frame: recording goes on, whatever happened
                 _log.exception("The ledger in %s failed unexpectedly; recording goes on.", self._folder)
                 self._intake.urgent.wait(_RETRY_SECONDS)
@@ -301,30 +294,24 @@ class Scribe:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             del self._chunk[end:]
             self._intake.count_unrecorded(1)
-            self._warn_unwritable(record, error)
+            if not self._warned_unwritable:
+                self._warned_unwritable = True
+                _log.warning(
+                    "The ledger in %s cannot encode a %s (%s). It is counted, like later ones, which are not logged.",
+                    self._folder,
+                    record.operation,
+                    type(error).__name__,
+                )
         else:
             self._chunk_operations += 1
 
     def _encode(self, record: Record) -> None:
         if record.message_id is not None and (self._id_salt is not None or type(record.message_id) is not str):
-            record = self._with_id(record, _text_of(record.message_id))
+            text, salt = _text_of(record.message_id), self._id_salt
+            message_id = text if salt is None else hashed_id(text, salt)
+            record = replace(record, message_id=message_id, id_hashed=salt is not None)
         self._encoder.encode_into(record, self._chunk, -1)
         self._chunk += b"\n"
-
-    def _warn_unwritable(self, record: Record, error: Exception) -> None:
-        if not self._warned_unwritable:
-            self._warned_unwritable = True
-            _log.warning(
-                "The ledger in %s cannot encode a %s (%s). It is counted, like later ones, which are not logged.",
-                self._folder,
-                record.operation,
-                type(error).__name__,
-            )
-
-    def _with_id(self, record: Record, message_id: str) -> Record:
-        if self._id_salt is None:
-            return replace(record, message_id=message_id)
-        return replace(record, message_id=hashed_id(message_id, self._id_salt), id_hashed=True)
 
     def _record_own(self, operation: Operation, *, count: int = 1, cause: str | None = None, entity: str = "") -> None:
         """Record a statement of the ledger about itself."""
@@ -351,10 +338,6 @@ class Scribe:
             return False
         self._retry_at = 0.0
         return True
-
-    def _publish_when_due(self) -> None:
-        if self._unpublished and time.monotonic() >= self._roll_at:
-            self._try_to_publish()
 
     def _try_to_publish(self) -> None:
         try:

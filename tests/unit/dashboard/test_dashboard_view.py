@@ -406,7 +406,9 @@ def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
         (tmp_path / "state" / "broken-1-00000000").mkdir()
         seen = look(tmp_path / "state")
         assert ({process.name for process in seen.processes}, seen.unread) == ({one.process for one in states}, 1)
-        assert [process.name for process in seen.processes if process.died] == ["shop-4600-cccccccc"]
+        assert [process.name for process in seen.processes if not process.alive and not process.state.ended] == [
+            "shop-4600-cccccccc"
+        ]
     assert not any(process.alive for process in look(tmp_path / "state").processes)
     assert look(tmp_path / "nowhere") == Sighting((), 0)
 
