@@ -373,18 +373,13 @@ def restore(
         if time_to_live <= 0:
             return Expired(message.destination, -time_to_live)
     kept = message.kept
-    return Restored(
-        message.destination,
-        b"".join(
-            (
-                _restored_header(kept.header, time_to_live),
-                _restored_annotations(kept.message_annotations, message.scheduled_ms),
-                _restored_properties(kept.properties, message.session_id, time_to_live, now_ms),
-                kept.application_properties,
-                message.raw[message.body_at :],
-            )
-        ),
-    )
+    header, annotations = _restored_header(kept.header, time_to_live), kept.message_annotations
+    if message.scheduled_ms is not None:
+        scheduled = [(Symbol(_SCHEDULED_ANNOTATION), Timestamp(message.scheduled_ms))]
+        annotations = edited_map(MESSAGE_ANNOTATIONS, annotations, add=scheduled)
+    properties = _restored_properties(kept.properties, message.session_id, time_to_live, now_ms)
+    body = message.raw[message.body_at :]
+    return Restored(message.destination, b"".join((header, annotations, properties, kept.application_properties, body)))
 
 
 def unstamped(raw: bytes, drop: Collection[str] = ()) -> bytes:
@@ -419,13 +414,6 @@ def _restored_header(header: bytes, time_to_live_ms: int | None) -> bytes:
     fields[DELIVERY_COUNT] = None
     fields[TTL] = None if time_to_live_ms is None else UInt(min(time_to_live_ms, _MAX_TTL_MS))
     return list_section(HEADER, fields)
-
-
-def _restored_annotations(annotations: bytes, scheduled_ms: int | None) -> bytes:
-    if scheduled_ms is None:
-        return annotations
-    scheduled = [(Symbol(_SCHEDULED_ANNOTATION), Timestamp(scheduled_ms))]
-    return edited_map(MESSAGE_ANNOTATIONS, annotations, add=scheduled)
 
 
 def _restored_properties(properties: bytes, session_id: str | None, time_to_live_ms: int | None, now_ms: int) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,7 +204,7 @@ class DepthWatch:
         self.troubles = {
             key: f"{len(names)} backlog queues are too many to count"
             for key, names in queues.items()
-            if _is_too_large(names)
+            if len(names) > MOST_QUEUES
         }
         try:
             async with asyncio.timeout(ROUND_SECONDS):
@@ -229,14 +229,10 @@ def choose(queues: Mapping[str, list[str]], counted: Mapping[str, float]) -> lis
     """The pairs of this round: whole ones, the one counted longest ago first."""
     chosen, room = [], MOST_QUEUES
     for key in sorted(queues, key=lambda key: counted.get(key, 0.0)):
-        if _is_too_large(queues[key]):
+        if len(queues[key]) > MOST_QUEUES:
             continue
         room -= len(queues[key])
         if room < 0:
             break  # not a smaller pair instead: this one would wait forever
         chosen.append(key)
     return chosen
-
-
-def _is_too_large(queues: Sequence[str]) -> bool:
-    return len(queues) > MOST_QUEUES

@@ -19,7 +19,6 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,9 @@ def application(observatory: Observatory, count_connections: Callable[[], int]) 
 
     async def change(body: ControlBody) -> list[dict[str, Any]]:
         """Runs to its end even if the viewer leaves, so that a request that nobody takes is withdrawn."""
-        answers = await send_requests(observatory.settings.state_folder, body)
+        folder = observatory.settings.state_folder
+        targets = await asyncio.to_thread(addressees, folder, body)
+        answers = await asyncio.gather(*(_send_request(folder, *target, body) for target in targets))
         await observatory.look()
         return answers
 
@@ -197,20 +198,12 @@ class UnknownTargetError(Exception):
     """No process that publishes here has the entity or syphon of a request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Addressee:
-    """A paired client or a syphon in a process."""
-
-    process: Process
-    source: str
-
-
-def addressees(state_folder: Path, body: ControlBody) -> list[Addressee]:
-    """The paired clients that send to the entity, or the one syphon."""
+def addressees(state_folder: Path, body: ControlBody) -> list[tuple[Process, str]]:
+    """The paired clients that send to the entity, or the one syphon: each with its process and its key there."""
     living = [process for process in look(state_folder).processes if process.alive]
     if body.action in (RequestedAction.PAUSE, RequestedAction.RESUME):
         targets = [
-            Addressee(process, syphon.key)
+            (process, syphon.key)
             for process in living
             for syphon in process.state.syphons
             if (process.name, syphon.key) == (body.process, body.key)
@@ -218,7 +211,7 @@ def addressees(state_folder: Path, body: ControlBody) -> list[Addressee]:
         missing = "This syphon no longer publishes here."
     else:
         targets = [
-            Addressee(process, pair.key)
+            (process, pair.key)
             for process in living
             for pair in process.state.pairs
             if pair_key(pair.primary) == body.primary and body.entity in {entity.name for entity in pair.entities}
@@ -229,38 +222,33 @@ def addressees(state_folder: Path, body: ControlBody) -> list[Addressee]:
     return targets
 
 
-async def send_requests(state_folder: Path, body: ControlBody) -> list[dict[str, Any]]:
-    """Send a request to each addressee; returns their answers."""
-    targets = await asyncio.to_thread(addressees, state_folder, body)
-    return await asyncio.gather(*(_send_request(state_folder, target, body) for target in targets))
-
-
-async def _send_request(state_folder: Path, target: Addressee, body: ControlBody) -> dict[str, Any]:
+async def _send_request(state_folder: Path, process: Process, source: str, body: ControlBody) -> dict[str, Any]:
+    """Send a request to a paired client or syphon of a process; returns the answer."""
     request = ControlRequest(
         v=STATE_VERSION,
         id=secrets.token_hex(8),
         at=time.time(),
         action=body.action,
-        source=target.source,
+        source=source,
         entity=body.entity,
     )
-    process = {"program": target.process.state.program, "pid": target.process.state.pid}
+    answered_by = {"program": process.state.program, "pid": process.state.pid}
     try:
-        path = await asyncio.to_thread(put_request, state_folder, target.process.name, request)
+        path = await asyncio.to_thread(put_request, state_folder, process.name, request)
     except OSError:
-        return {**process, "done": False, "text": "The process is gone."}
+        return {**answered_by, "done": False, "text": "The process is gone."}
     deadline = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < deadline:
-        state = await asyncio.to_thread(read_state, state_folder / target.process.name)
+        state = await asyncio.to_thread(read_state, state_folder / process.name)
         answer = next((answer for answer in state.answers if answer.request == request.id), None) if state else None
         if answer is not None:
-            return {**process, "done": answer.done, "text": answer.text}
+            return {**answered_by, "done": answer.done, "text": answer.text}
         await asyncio.sleep(_POLL_SECONDS)
     if await asyncio.to_thread(withdraw_request, path):
         text = "The process did not take the request, so it was withdrawn and nothing was done."
     else:
         text = "The process took the request and has not answered yet."
-    return {**process, "done": False, "text": text}
+    return {**answered_by, "done": False, "text": text}
 
 
 @contextlib.asynccontextmanager

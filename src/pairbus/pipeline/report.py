@@ -242,30 +242,29 @@ def report(
             f"There are no tables in {store.folder}: run 'pairbus ledger build' when the ledger has a published file, "
             "a minute after its first record at the latest."
         )
-    days = [
-        day
-        for day in sorted(manifest.silver)
-        if (first_day is None or day >= first_day.isoformat()) and (last_day is None or day <= last_day.isoformat())
-    ]
+    known = manifest.days("silver")
+    if not known:
+        raise TablesError(f"The tables in {store.folder} have no records: no line of the ledger could be read.")
+    first, last = (first_day or date.min).isoformat(), (last_day or date.max).isoformat()
+    days = [day for day in known if first <= day <= last]
     if not days:
-        known = sorted(manifest.silver)
-        if not known:
-            raise TablesError(f"The tables in {store.folder} have no records: no line of the ledger could be read.")
         raise TablesError(
             f"The tables have no records from {first_day} to {last_day}; they have {known[0]} to {known[-1]}."
         )
     return _Reading(spark, store, manifest, days).report(look, pricing)
 
 
+@dataclass(frozen=True, slots=True)
 class _Reading:
-    def __init__(self, spark: SparkSession, store: TableStore, manifest: Manifest, days: Sequence[str]) -> None:
-        self._spark = spark
-        self._store = store
-        self._manifest = manifest
-        self._days = days
+    spark: SparkSession
+    store: TableStore
+    manifest: Manifest
+    days: Sequence[str]
 
     def report(self, look: Look | None, pricing: Pricing | None) -> Report:
-        records = self._store.read(self._spark, schemas.SILVER, self._manifest, self._days)
+        first, last = date.fromisoformat(self.days[0]), date.fromisoformat(self.days[-1])
+        start_s = datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp()
+        records = self._table(schemas.SILVER)
         by_ledger = self._table(schemas.AUDIT)
         audit = by_ledger
         if look is not None:
@@ -277,21 +276,24 @@ class _Reading:
             bills, pairing_cost = self._bills(pricing)
             waited = self._table(schemas.WAITING) if look is None else gold.waiting(audit)
             sends, depth = over_time(records, self._depth_before())
-            alive = {row["process"] for row in records.select("process").distinct().collect()}
+            from_first_day = self._where(schemas.SILVER, lambda day: day >= self.days[0])
+            is_end = f.col("operation") == Operation.CLOSE.value
+            processes = from_first_day.groupBy("process").agg(f.min("day"), f.bool_or(is_end)).collect()
+            alive = {process for process, seen, _ in processes if seen <= last}
             return Report(
-                first_day=self._days[0],
-                last_day=self._days[-1],
+                first_day=self.days[0],
+                last_day=self.days[-1],
                 summary=replace(
                     summary,
-                    died=len(alive - self._closed()),
+                    died=len(alive - {process for process, _, ended_in_order in processes if ended_in_order}),
                     unrecorded=summary.unrecorded - self._dropped_after_reading(records),
                 ),
                 checked=look is not None,
-                states=_states(self._until_the_end(schemas.TRANSITIONS), self._start_s, alive),
+                states=_states(self._until_the_end(schemas.TRANSITIONS), start_s, alive),
                 sends=sends,
                 depth=depth,
                 waits=_waits(audit),
-                episodes=_without(self._episodes(alive), _waiting(by_ledger) - _waiting(audit) if look else Counter()),
+                episodes=self._episodes(start_s, alive, _waiting(by_ledger) - _waiting(audit) if look else Counter()),
                 waiting=_plain(waited.orderBy("day", "primary", "target")),
                 availability=_plain(self._table(schemas.AVAILABILITY).orderBy("day", "primary", "target")),
                 bills=sorted(_plain(bills), key=_line_order),
@@ -308,80 +310,64 @@ class _Reading:
         gaps = records.where((f.col("operation") == Operation.GAP.value) & (f.col("cause") == "dropped"))
         dropped = gaps.groupBy("entity").agg(f.sum("count").alias("count")).collect()
         # Silver has names in lower case, and no two processes have names that differ only in case.
-        files = {name.lower(): size for name, size in self._manifest.files.items()}
-        departed = {process.lower(): spans for process, spans in self._manifest.departed.items()}
-        manifest = replace(self._manifest, files=files, departed=departed)
+        files = {name.lower(): size for name, size in self.manifest.files.items()}
+        departed = {process.lower(): spans for process, spans in self.manifest.departed.items()}
+        manifest = replace(self.manifest, files=files, departed=departed)
         return sum(int(row["count"]) for row in dropped if manifest.has_read(row["entity"]))
 
     def _unreadable(self) -> DataFrame:
         """The lines that could not be read. Duplicates are not among them: the tables have their originals."""
-        lines = self._store.read(self._spark, schemas.QUARANTINE, self._manifest)
+        lines = self.store.read(self.spark, schemas.QUARANTINE, self.manifest)
         return lines.where(f.col("reason") != RECORDED_TWICE)
 
     def _bills(self, pricing: Pricing | None) -> tuple[DataFrame, DataFrame]:
         """The bills, and the cost of the pairing, of the months of the span."""
-        months = {day[:7] for day in self._days}
-        if pricing is None or pricing.kept == self._manifest.prices:
-            return self._of_months(schemas.BILLS, months), self._of_months(schemas.PAIRING_COST, months)
-        operations = self._of_months(schemas.OPERATIONS_DAILY, months)
+        months = {day[:7] for day in self.days}
+        bills, pairing_cost, operations = (
+            self._where(table, lambda day: day[:7] in months)
+            for table in (schemas.BILLS, schemas.PAIRING_COST, schemas.OPERATIONS_DAILY)
+        )
+        if pricing is None or pricing.kept == self.manifest.prices:
+            return bills, pairing_cost
         return gold.bills(operations, pricing), gold.pairing_cost(operations, pricing)
 
     def _depth_before(self) -> int:
         """The messages in backlogs when the first day began."""
-        earlier = self._where(schemas.OPERATIONS_DAILY, lambda day: day < self._days[0])
-        on_backlog = f.contains(f.col("entity"), f.lit(BACKLOG_SEGMENT))
-        left = flow_column(FlowName.GONE, on_backlog=on_backlog)
-        change = f.when(flow_column(*_ENTERING), f.col("operations")).when(left, -f.col("operations"))
-        row = _row(earlier.where(f.col("role").isin(*_CARRIERS)).agg(f.sum(change).alias("depth")))
-        return max(0, row["depth"] or 0)
+        earlier = self._where(schemas.OPERATIONS_DAILY, lambda day: day < self.days[0])
+        moves = earlier.withColumn("on_backlog", f.contains("entity", f.lit(BACKLOG_SEGMENT)))
+        entered, left = flow_column(*_ENTERING), flow_column(FlowName.GONE)
+        change = f.when(entered, f.col("operations")).when(left, -f.col("operations"))
+        (depth,) = _row(moves.where(f.col("role").isin(*_CARRIERS)).agg(f.sum(change)))
+        return max(0, depth or 0)
 
-    @property
-    def _start_s(self) -> float:
-        return datetime.fromisoformat(self._days[0]).replace(tzinfo=UTC).timestamp()
+    def _episodes(self, start_s: float, alive: Collection[str], missing: Counter[str]) -> list[dict[str, Any]]:
+        """Failovers that began in the span, or before it and were not over when it began.
 
-    def _closed(self) -> set[str]:
-        """The processes that ended in order, during the span or after it."""
-        days = [day for day in self._manifest.silver if day >= self._days[0]]
-        records = self._store.read(self._spark, schemas.SILVER, self._manifest, days)
-        closing = records.where(f.col("operation") == Operation.CLOSE.value)
-        return {row["process"] for row in closing.select("process").distinct().collect()}
-
-    def _episodes(self, alive: Collection[str]) -> list[dict[str, Any]]:
-        """Failovers that began in the span, or before it and were not over when it began."""
+        Messages that a look into the queues found `missing` do not wait.
+        """
         rows = self._until_the_end(schemas.EPISODES).orderBy("failed_over_at").collect()
-        start = date.fromisoformat(self._days[0])
-        chosen = [
-            row
+        return [
+            _plain_row(row) | {"waiting": row["waiting"] - missing[row["episode"]]}
             for row in rows
-            if row["day"] >= start
-            or (row["process"] in alive and (row["healthy_at"] is None or _seconds(row["healthy_at"]) >= self._start_s))
+            if row["day"].isoformat() >= self.days[0]
+            or (row["process"] in alive and (row["healthy_at"] is None or _seconds(row["healthy_at"]) >= start_s))
         ]
-        return [_plain_row(row) for row in chosen]
 
     def _until_the_end(self, table: schemas.Table) -> DataFrame:
         """A small table from its first day to the last day of the span."""
-        return self._where(table, lambda day: day <= self._days[-1])
+        return self._where(table, lambda day: day <= self.days[-1])
 
     def _table(self, table: schemas.Table) -> DataFrame:
-        return self._where(table, lambda day: day in self._days)
-
-    def _of_months(self, table: schemas.Table, months: Collection[str]) -> DataFrame:
-        return self._where(table, lambda day: day[:7] in months)
+        return self._where(table, lambda day: day in self.days)
 
     def _where(self, table: schemas.Table, is_wanted: Callable[[str], bool]) -> DataFrame:
-        days = filter(is_wanted, self._manifest.days(table.name))
-        return self._store.read(self._spark, table, self._manifest, days)
+        return self.store.read(self.spark, table, self.manifest, filter(is_wanted, self.manifest.days(table.name)))
 
 
 def _waiting(audit: DataFrame) -> Counter[str]:
     """The number of waiting messages of each failover."""
     rows = audit.where("waiting > 0 and episode is not null").groupBy("episode").count().collect()
     return Counter({row["episode"]: row["count"] for row in rows})
-
-
-def _without(episodes: list[dict[str, Any]], found_missing: Counter[str]) -> list[dict[str, Any]]:
-    """The failovers without the messages that a look into the queues did not find waiting."""
-    return [row | {"waiting": row["waiting"] - found_missing[row["episode"]]} for row in episodes]
 
 
 def _plain(frame: DataFrame) -> list[dict[str, Any]]:

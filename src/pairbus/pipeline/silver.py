@@ -132,22 +132,18 @@ def _billed() -> Column:
     return f.coalesce(f.col("billed"), f.when(refused, 0).otherwise(by_rule)).cast("long")
 
 
-def flow_column(*flows: FlowName, on_backlog: Column | None = None) -> Column:
+def flow_column(*flows: FlowName) -> Column:
     """Whether an operation belongs to one of these flows."""
-    return rule_column(lambda rule: not set(flows).isdisjoint(rule.flows), default=False, on_backlog=on_backlog)
+    return rule_column(lambda rule: not set(flows).isdisjoint(rule.flows), default=False)
 
 
 def rule_column(
-    value_of: Callable[[Rule], Hashable],
-    columns: Mapping[Hashable, Column] | None = None,
-    *,
-    default: Hashable = None,
-    on_backlog: Column | None = None,
+    value_of: Callable[[Rule], Hashable], columns: Mapping[Hashable, Column] | None = None, *, default: Hashable = None
 ) -> Column:
-    """Compile one value of each row of `pairbus.costs.rules.RULES` to a column of `operation`, `outcome` and `route`.
+    """Compile one value of each row of `pairbus.costs.rules.RULES` to a column.
 
-    A value stands for itself, unless `columns` maps values to columns: then any other value is the `default`.
-    `on_backlog` is the column of that name unless given.
+    It is computed from the columns `operation`, `outcome`, `route` and, for some values, `on_backlog`. A value stands
+    for itself, unless `columns` maps values to columns: then any other value is the `default`.
     """
     alike: dict[tuple[Rule, ...], list[str]] = {}
     for operation, rules in RULES.items():
@@ -160,9 +156,7 @@ def rule_column(
             uniform.setdefault(values[0], []).extend(operations)
         else:
             is_one = f.col("operation").isin(operations)
-            branches += [
-                (is_one & _applies(rule, on_backlog), value) for rule, value in zip(rules, values, strict=True)
-            ]
+            branches += [(is_one & _applies(rule), value) for rule, value in zip(rules, values, strict=True)]
     branches += [(f.col("operation").isin(operations), value) for value, operations in uniform.items()]
     known = dict(columns or {})
     compiled = f.when(f.lit(False), f.lit(default))
@@ -171,13 +165,12 @@ def rule_column(
     return compiled.otherwise(f.lit(default))
 
 
-def _applies(rule: Rule, on_backlog: Column | None) -> Column:
+def _applies(rule: Rule) -> Column:
     condition = f.lit(True)
     if rule.outcome is not None:
         condition &= f.coalesce("outcome", f.lit(Outcome.OK.value)) == rule.outcome.value
     if rule.on_backlog is not None:
-        place = f.col("on_backlog") if on_backlog is None else on_backlog
-        condition &= place == f.lit(rule.on_backlog)
+        condition &= f.col("on_backlog") == f.lit(rule.on_backlog)
     if rule.from_spool is not None:
         from_spool = f.coalesce(f.col("route") == Route.SPOOL.value, f.lit(False))
         condition &= from_spool == f.lit(rule.from_spool)

@@ -18,8 +18,7 @@ Rules
 Duplicate records: a ledger file may appear under two names, or a line twice in a file. (`process`, `n`) identifies a
 record, so it counts once. The search must cost almost nothing where there are no duplicates:
 
-- Within a batch, numbers are counted by process as bits, 64 to a word. That is exact, and one row is shuffled for 64
-  records.
+- Within a batch, numbers are counted by process (`sql/numbers.sql`).
 - Across builds, the manifest has a few spans for each process that cover all numbers read. Writers number their records
   consecutively, so new numbers are outside. A number inside a span may be known or not.
 - Only records of the processes that remain in doubt are compared one by one, with those of the same day: a copy has the
@@ -42,6 +41,7 @@ from pyspark.sql import functions as f
 
 from pairbus.ledger.files import CLOSED_SUFFIX, closed_name, sync_folder
 from pairbus.pipeline.gold import Pricing
+from pairbus.pipeline.queries import query
 from pairbus.pipeline.schemas import QUARANTINE, SILVER, Table
 from pairbus.pipeline.servicebus.offsets import Pairs, joined
 from pairbus.private import NotPrivateError, open_private, private_folder, replace_private
@@ -64,25 +64,10 @@ class Numbers:
     records: int
     distinct: int
 
-    def may_be_known(self, spans: Pairs) -> bool:
-        return any(first <= self.last and self.first <= last for first, last in spans)
-
 
 def numbers_of(records: DataFrame) -> dict[str, Numbers]:
     """The numbers of silver records, by process."""
-    words = records.groupBy("process", f.shiftright("n", 6).alias("word")).agg(
-        f.expr("bit_or(shiftleft(1L, cast(n & 63 as int)))").alias("bits"),
-        f.count("*").alias("records"),
-        f.min("n").alias("first"),
-        f.max("n").alias("last"),
-    )
-    by_process = words.groupBy("process").agg(
-        f.min("first").alias("first"),
-        f.max("last").alias("last"),
-        f.sum("records").alias("records"),
-        f.sum(f.bit_count("bits")).alias("distinct"),
-    )
-    return {row["process"]: Numbers(*row[1:]) for row in by_process.collect()}
+    return {process: Numbers(*numbers) for process, *numbers in query("numbers", {"records": records}).collect()}
 
 
 def in_doubt(numbers: Mapping[str, Numbers], known: Mapping[str, Pairs]) -> list[str]:
@@ -90,7 +75,8 @@ def in_doubt(numbers: Mapping[str, Numbers], known: Mapping[str, Pairs]) -> list
     return sorted(
         process
         for process, batch in numbers.items()
-        if batch.records > batch.distinct or batch.may_be_known(known.get(process, ()))
+        if batch.records > batch.distinct
+        or any(first <= batch.last and batch.first <= last for first, last in known.get(process, ()))
     )
 
 
@@ -208,7 +194,7 @@ class Manifest:
         return replace(self, files=files, departed={**self.departed, **left})
 
     def days(self, table: str) -> list[str]:
-        return sorted(self.tables.get(table, {}))
+        return sorted(self.silver if table == SILVER.name else self.tables.get(table, {}))
 
     def folders(self, table: str, days: Iterable[str] | None = None) -> list[str]:
         """The folders of these days of a table, or of all. The quarantine has no days."""
@@ -245,15 +231,12 @@ class TableStore:
         except FileNotFoundError:
             return Manifest()
         manifest = msgspec.json.decode(text, type=Manifest)
-        if manifest.format < FORMAT:
-            raise TablesError(
-                f"The tables in {self.folder} have format {manifest.format}, of an older program: rebuild them from "
-                "the whole ledger in another folder."
-            )
-        if manifest.format > FORMAT:
+        if manifest.format != FORMAT:
+            is_older = manifest.format < FORMAT
+            remedy = "rebuild them from the whole ledger" if is_older else "use the newer program, or build"
             raise TablesError(
                 f"The tables in {self.folder} have format {manifest.format}, but this program knows only {FORMAT}: "
-                "use the newer program, or build into another folder."
+                f"{remedy} in another folder."
             )
         return manifest
 

@@ -278,7 +278,7 @@ def test_pairs_whose_names_begin_alike_are_two_and_are_asked_apart(
     for own, each in zip(folders, states, strict=True):
         own.write(each)
     found = addressees(tmp_path / "state", ControlBody(RequestedAction.FAIL_OVER, primary=first[0], entity="orders"))
-    assert [one.process.name for one in found] == ["a-1-0000000a"]
+    assert [process.name for process, _ in found] == ["a-1-0000000a"]
     for own in folders:
         own.close()
 

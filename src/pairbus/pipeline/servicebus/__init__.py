@@ -45,16 +45,18 @@ class ServiceBusDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pairbus.pipeline.servicebus import batch
+        from pairbus.pipeline.servicebus.rows import check_schema
 
         # Spark refuses a reader that takes filters unless spark.sql.python.filterPushdown.enabled is true. It asks for
         # the filters in a worker of its own, so only that worker gets such a reader.
         kind = batch.FilteringBatchReader if _PUSHDOWN_WORKER in sys.modules else batch.BatchReader
-        return kind(read_options(self.options, "batch"), _checked(schema))
+        return kind(read_options(self.options, "batch"), check_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from pairbus.pipeline.servicebus.rows import check_schema
         from pairbus.pipeline.servicebus.stream import StreamReader
 
-        return StreamReader(read_options(self.options, "stream"), _checked(schema))
+        return StreamReader(read_options(self.options, "stream"), check_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pairbus.pipeline.servicebus.writer import BatchWriter
@@ -69,10 +71,3 @@ class ServiceBusDataSource(DataSource):
         if overwrite:
             raise ValueError("Messages cannot be overwritten. Use outputMode('append').")
         return StreamWriter(write_options(self.options), schema)
-
-
-def _checked(schema: StructType) -> StructType:
-    from pairbus.pipeline.servicebus.rows import check_schema
-
-    check_schema(schema)
-    return schema

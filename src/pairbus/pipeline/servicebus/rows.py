@@ -88,6 +88,12 @@ _TEXTS = (
     "partition_key",
 )
 _WRITABLE = (*_TEXTS, "entity", "body", "time_to_live_ms", "scheduled_enqueue_time", "application_properties")
+_ALLOWED_TYPES = {
+    "body": ("binary", "string"),
+    "time_to_live_ms": ("bigint", "int"),
+    "scheduled_enqueue_time": ("timestamp", "timestamp_ntz"),
+}
+"""Spark's names of the types that a column may have when it is written; any other column is a string."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_TTL_MS = (1 << 32) - 1
 _WIDTHS: dict[pa.DataType, Callable[[Any], Any]] = {
@@ -101,8 +107,8 @@ _WIDTHS: dict[pa.DataType, Callable[[Any], Any]] = {
 # --- messages to rows -----------------------------------------------------------------------------------------
 
 
-def check_schema(schema: StructType) -> None:
-    """Raise ValueError for a column that does not exist or has another type."""
+def check_schema(schema: StructType) -> StructType:
+    """Return the schema. Raises ValueError for a column that does not exist or has another type."""
     for column in schema.fields:
         kind = _TYPES.get(column.name)
         if kind is None:
@@ -112,14 +118,14 @@ def check_schema(schema: StructType) -> None:
                 f"The column {column.name!r} is {kind.simpleString()}, not {column.dataType.simpleString()}. Cast it "
                 "after reading."
             )
+    return schema
 
 
 class RowBuilder:
     """Builds a task's Arrow batches."""
 
     def __init__(self, schema: StructType, entity: str, namespace: str) -> None:
-        check_schema(schema)
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema: pa.Schema = to_arrow_schema(check_schema(schema), timezone="UTC")
         self._constants = {"entity": entity, "namespace": namespace}
 
     def build(self, messages: Sequence[Message]) -> pa.RecordBatch:
@@ -197,18 +203,10 @@ def check_columns(types: Mapping[str, str], destination: str | None) -> None:
                 f"The column {name!r} cannot be written. Drop it, rename it, or put it into application_properties. "
                 f"Columns that can be written: {', '.join(sorted(_WRITABLE))}."
             )
-        allowed: tuple[str, ...] = ("string",)
-        if name == "body":
-            allowed = ("binary", "string")
-        elif name == "time_to_live_ms":
-            allowed = ("bigint", "int")
-        elif name == "scheduled_enqueue_time":
-            allowed = ("timestamp", "timestamp_ntz")
-        elif name == "application_properties":
+        if name == "application_properties":
             if not kind.startswith("map<string,"):
                 raise ValueError(f"The column application_properties is {kind}; expected a map of string to variant.")
-            continue
-        if kind not in allowed:
+        elif kind not in (allowed := _ALLOWED_TYPES.get(name, ("string",))):
             raise ValueError(f"The column {name!r} is {kind}; expected {' or '.join(allowed)}.")
     if "entity" not in types and not destination:
         raise ValueError("There is no destination. Set the option queue or topic, or add a column 'entity'.")
