@@ -37,9 +37,10 @@ MOST_STATE_BYTES = 16 * 1024 * 1024
 MOST_REQUEST_BYTES = 4096
 
 _PROCESS = re.compile(r"[^./][^/]*-[0-9]+-[0-9a-f]{8}")
-_TOKEN = re.compile(r"dashboard-[0-9]+\.token")
-_FILE = re.compile(r"(?:state|request-[0-9a-f]+)\.json")
-_DRAFT = re.compile(r"\.(?:state|request-[0-9a-f]+)\.json\.[0-9a-f]{8}")
+_OURS = re.compile(rf"\.?{_PROCESS.pattern}|dashboard-[0-9]+\.token")
+"""A process folder, with its final name or not, or the token of a dashboard."""
+_FILE = re.compile(r"(?:state|request-[0-9a-f]+)\.json|\.(?:state|request-[0-9a-f]+)\.json\.[0-9a-f]{8}")
+"""A file of a process, or a draft of one."""
 
 _encoder = msgspec.json.Encoder()
 _states = msgspec.json.Decoder(ProcessState)
@@ -60,7 +61,7 @@ def open_state_folder(folder: Path) -> None:
     if mode & 0o077:
         raise FolderError(f"Other users can access the state folder {folder}. Make it private: chmod 700 {folder}")
     try:
-        foreign = min((path.name for path in folder.iterdir() if not _is_ours(path.name)), default=None)
+        foreign = min((path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)), default=None)
     except OSError as error:
         raise FolderError(f"Cannot read the state folder {folder}: {error.strerror}.") from error
     if foreign is not None:
@@ -168,19 +169,10 @@ def _remove(process_folder: Path) -> None:
     """Remove the folder and its files, unless it contains anything else."""
     with contextlib.suppress(OSError):
         files = list(process_folder.iterdir())
-        if all(stat.S_ISREG(file.lstat().st_mode) and _is_file_of_process(file.name) for file in files):
+        if all(stat.S_ISREG(file.lstat().st_mode) and _FILE.fullmatch(file.name) for file in files):
             for file in files:
                 file.unlink()
             process_folder.rmdir()
-
-
-def _is_ours(name: str) -> bool:
-    """Whether this is the name of a process folder (final or not) or of a dashboard's token."""
-    return bool(_PROCESS.fullmatch(name.removeprefix(".")) or _TOKEN.fullmatch(name))
-
-
-def _is_file_of_process(name: str) -> bool:
-    return bool(_FILE.fullmatch(name) or _DRAFT.fullmatch(name))
 
 
 def _changed(path: Path) -> float:

@@ -290,9 +290,6 @@ class Publisher:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             _log.warning("Cannot publish the state of this process in %s: %s", self.folder, reason)
 
-    def begin(self) -> None:
-        self._thread.start()
-
     def release_folder_of_parent(self) -> None:
         """In a forked child: the lock of the parent must end with the parent."""
         if self._own_folder is not None:
@@ -324,7 +321,7 @@ def join(folder: Path | str | None) -> Publisher | None:
         publisher = _publishers.get(path)
         if publisher is None:
             publisher = _publishers[path] = Publisher(path)
-            publisher.begin()
+            publisher._thread.start()
         publisher._members += 1
         return publisher
 

@@ -94,6 +94,11 @@ _ALLOWED_TYPES = {
     "scheduled_enqueue_time": ("timestamp", "timestamp_ntz"),
 }
 """Spark's names of the types that a column may have when it is written; any other column is a string."""
+_PROPERTY_COLUMNS = (
+    *(None, "to", "subject", "reply_to", "correlation_id", "content_type", None),
+    *(None, None, "session_id", None, "reply_to_session_id"),
+)
+"""The columns of the fields that follow the message id in an AMQP properties section."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_TTL_MS = (1 << 32) - 1
 _WIDTHS: dict[pa.DataType, Callable[[Any], Any]] = {
@@ -252,26 +257,15 @@ def _encode_row(
     scheduled = row.get("scheduled_enqueue_time")
     if scheduled is not None:
         annotations[Symbol("x-opt-scheduled-enqueue-time")] = _timestamp(scheduled)
-    properties = [
-        None,
-        row.get("to"),
-        row.get("subject"),
-        row.get("reply_to"),
-        row.get("correlation_id"),
-        _symbol(row.get("content_type")),
-        None,
-        None,
-        None,
-        row.get("session_id"),
-        None,
-        row.get("reply_to_session_id"),
-    ]
+    properties = [None if name is None else row.get(name) for name in _PROPERTY_COLUMNS]
+    if row.get("content_type") is not None:
+        properties[_PROPERTY_COLUMNS.index("content_type")] = Symbol(row["content_type"])
     while properties and properties[-1] is None:
         properties.pop()
     before = _header(row.get("time_to_live_ms"))
     if annotations:
         before += b"\x00\x53\x72" + encode(annotations)
-    application = _application_properties(row.get("application_properties"), wrap)
+    application = {str(key): _value(key, value, wrap) for key, value in row.get("application_properties") or ()}
     after = b"\x00\x53\x74" + encode(application) if application else b""
     after += b"\x00\x53\x75" + encode(body.encode() if isinstance(body, str) else bytes(body or b""))
     message_id = row.get("message_id")
@@ -293,17 +287,9 @@ def _header(ttl_ms: int | None) -> bytes:
     return b"\x00\x53\x70" + encode([True, None, UInt(min(ttl_ms, _MAX_TTL_MS))])
 
 
-def _symbol(text: str | None) -> Symbol | None:
-    return None if text is None else Symbol(text)
-
-
 def _timestamp(value: datetime) -> Timestamp:
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return Timestamp((aware - _EPOCH) // timedelta(milliseconds=1))
-
-
-def _application_properties(properties: Any, wrap: Callable[[Any], Any] | None) -> dict[str, Any]:
-    return {str(key): _value(key, value, wrap) for key, value in properties or ()}
 
 
 def _value(key: str, value: Any, wrap: Callable[[Any], Any] | None) -> Any:

@@ -76,7 +76,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._targets: dict[str, int] | None = None
         self._committed: dict[str, Any] | None = None
-        self._left: dict[str, Runs] | None = None
+        self._left: dict[str, Runs] = {}
+        self._has_adopted = False
         self._unreported: dict[str, int] = {}
         self._looked: dict[str, int] = {}
         self._names: tuple[str, ...] = ()
@@ -122,10 +123,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except WireError as error:
                 if not error.is_missing or (self._options.fail_on_data_loss and self._options.entities.pattern is None):
                     raise
-                self._warn_skipped(entity)
-        for entity in before.entities:
-            if entity not in positions:
-                self._warn_skipped(entity)
+                self._warn_once(f"{entity!r} no longer exists and is skipped")
+        for entity in before.entities.keys() - positions.keys():
+            self._warn_once(f"{entity!r} no longer exists and is skipped")
         if not any(position.parts for position in (*before.entities.values(), *positions.values())):
             positions = self._remove_left_over(positions)
         after = Offset(positions).to_json()
@@ -135,7 +135,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _adopt(self, offset: Offset) -> None:
         """Take over, once, the messages that the checkpoint still has to remove."""
-        if self._left is None:
+        if not self._has_adopted:
+            self._has_adopted = True
             self._left = {entity: position.left for entity, position in offset.entities.items() if position.left.pairs}
 
     def _remove_left_over(self, positions: dict[str, Position]) -> dict[str, Position]:
@@ -147,8 +148,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if time.monotonic() >= deadline or not any(entity in positions for entity in self._left):
                 break
             time.sleep(IDLE_SECONDS)
-        left = self._left or {}
-        return {entity: replace(position, left=left.get(entity, Runs())) for entity, position in positions.items()}
+        return {
+            entity: replace(position, left=self._left.get(entity, Runs())) for entity, position in positions.items()
+        }
 
     def _budget(self, limit: ReadLimit) -> Budget:
         if isinstance(limit, ReadAllAvailable):
@@ -172,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ahead = wire.call(look_ahead(wire, entity, first, last, budget.share(entities_left)))
         budget.spend(len(ahead.runs), ahead.size_bytes)
         missing = position.missing + self._unreported.pop(entity, 0)
-        left = (self._left or {}).get(entity, Runs())
+        left = self._left.get(entity, Runs())
         self._looked[entity] = ahead.next
         if not ahead.runs.pairs:
             if not position.parts:
@@ -204,9 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._low_checks[entity] = now + LOW_SECONDS
         old, young = wire.call(find_low_numbers(wire, entity, position.next, position.until_ms))
         if old.pairs:
-            left = self._left if self._left is not None else {}
-            left[entity] = left.get(entity, Runs()).union([old])
-            self._left = left
+            self._left[entity] = self._left.get(entity, Runs()).union([old])
         if not young.pairs:
             return
         text = (
@@ -240,9 +240,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _remove(self, offset: Offset, *, may_repeat: bool = False) -> None:
         """Remove a batch and the left-over messages. Messages that are gone count, unless we may have removed them."""
         wire = wire_for(self._options.access)
-        left = self._left if self._left is not None else {}
         for entity, position in offset.entities.items():
-            runs = position.runs.union([left.pop(entity, Runs())])
+            runs = position.runs.union([self._left.pop(entity, Runs())])
             if not runs.pairs:
                 continue
             try:
@@ -253,7 +252,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("%r no longer exists; %s messages that were read went with it", entity, len(runs))
                 continue
             if removed.held.pairs:
-                left[entity] = removed.held
+                self._left[entity] = removed.held
                 self._warn_once(f"{entity!r}: another receiver holds messages that were read; they are removed later")
             if removed.gone.pairs and not may_repeat:
                 self._unreported[entity] = self._unreported.get(entity, 0) + len(removed.gone)
@@ -268,9 +267,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         return None
-
-    def _warn_skipped(self, entity: str) -> None:
-        self._warn_once(f"{entity!r} no longer exists and is skipped")
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
