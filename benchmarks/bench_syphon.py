@@ -99,7 +99,6 @@ async def plain_loop(pair: EmbeddedPair, name: str, count: int, *, send: bool) -
 def syphon(
     pair: EmbeddedPair,
     name: str,
-    kind: str,
     queues: int,
     profile: cProfile.Profile | None = None,
     ledger: str | None = None,
@@ -116,7 +115,6 @@ def syphon(
         pair.secondary.connection_string,
         primary_name=name,
         queues=range(queues),
-        transport=kind,
         on_carried=note,
         ledger=ledger,
     )
@@ -201,9 +199,6 @@ def profile_servers(count: int) -> None:
 
 class _InstantTransport:
     """Delivers stamped messages as fast as they are received, and takes everything at once."""
-
-    overlapping = True
-    held_messages = 10_000
 
     def __init__(self, raws: Sequence[bytes]) -> None:
         self._raws = raws
@@ -347,22 +342,19 @@ def main() -> None:
             make_destinations(pair, name, 1)
             fill(pair, name, few, [f"{name}-0"], 1)
             base[key] = report(text, few, asyncio.run(plain_loop(pair, name, few, send=send)), {})
-        make_destinations(pair, "sdk", 1)
-        fill(pair, "sdk", few, ["sdk-0"], 1)
-        report("syphon, transport sdk, 1 queue", few, syphon(pair, "sdk", "sdk", 1), base)
         for queues, destinations in ((1, 1), (4, 1), (4, 10)):
             name = f"amqp-{queues}-{destinations}"
             names = make_destinations(pair, name, destinations)
             fill(pair, name, options.messages, names, queues)
             profile = cProfile.Profile() if options.profile else None
-            seconds = syphon(pair, name, "amqp", queues, profile)
+            seconds = syphon(pair, name, queues, profile)
             report(f"syphon, {queues} queues, {destinations} destinations", options.messages, seconds, base)
             if profile is not None:
                 pstats.Stats(profile).sort_stats("tottime").print_stats(25)
         names = make_destinations(pair, "recorded", 10)
         fill(pair, "recorded", options.messages, names, 4)
         with tempfile.TemporaryDirectory() as ledger:
-            seconds = syphon(pair, "recorded", "amqp", 4, ledger=ledger)
+            seconds = syphon(pair, "recorded", 4, ledger=ledger)
         report("the same with a ledger", options.messages, seconds, base)
         print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 

@@ -10,7 +10,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from typing import Any
 from pairbus.amqp.message import read_facts
 from pairbus.syphon.amqp_transport import AmqpTransport
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
-from pairbus.syphon.namespaces import Namespace
-from pairbus.syphon.sdk_transport import SdkTransport
 from pairbus.syphon.service import Syphon
 from pairbus.syphon.transport import BacklogReceiver, Transport
 
@@ -70,8 +68,6 @@ class DyingTransport:
         self.death = death
         self._reached = 0
         self.diary = diary
-        self.overlapping = inner.overlapping
-        self.held_messages = inner.held_messages
 
     def step(self, name: str) -> None:
         if name == self.death.step:
@@ -173,17 +169,18 @@ def _names(raws: Sequence[bytes]) -> list[str]:
     return [read_facts(raw).message_key or "" for raw in raws]
 
 
-def _run(options: dict[str, Any], kind: str, death: Death, diary: Path) -> None:
-    make: Callable[[Namespace, Namespace], Transport] = SdkTransport if kind == "sdk" else AmqpTransport
+def _run(options: dict[str, Any], death: Death, diary: Path) -> None:
     notes = Diary(diary)
-    Syphon(**options, transport=lambda *both: DyingTransport(make(*both), death, notes)).run_blocking(once=True)
+    Syphon(**options, transport=lambda *both: DyingTransport(AmqpTransport(*both), death, notes)).run_blocking(
+        once=True
+    )
 
 
-def run_until_death(options: dict[str, Any], kind: str, death: Death, diary: Path) -> bool:
+def run_until_death(options: dict[str, Any], death: Death, diary: Path) -> bool:
     """Run a syphon in a child process. Return whether it died at its step; if not, it carried everything home."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.support.dying"])
-    child = context.Process(target=_run, args=(options, kind, death, diary), daemon=True)
+    child = context.Process(target=_run, args=(options, death, diary), daemon=True)
     child.start()
     child.join(PATIENCE_SECONDS)
     if child.exitcode is None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pairbus import envelope
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
-from pairbus.syphon.send_errors import SendError, SendFailure
-from pairbus.syphon.transport import ReceiverLostError
+from pairbus.syphon.transport import ReceiverLostError, SendError, SendFailure
 
 
 @dataclass(slots=True)
@@ -62,9 +61,6 @@ class MemoryQueue:
 
 class MemoryTransport:
     """Both namespaces. `behave` decides about each send: None accepts it, an error fails it, seconds delay it."""
-
-    overlapping = True
-    held_messages = 10_000
 
     def __init__(self, *, lock_seconds: float = 60.0, send_seconds: float = 0.01) -> None:
         self.queues: dict[str, MemoryQueue] = {}

@@ -16,7 +16,7 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from pairbus.amqp.codec import decode, encode
@@ -48,6 +48,9 @@ from pairbus.amqp.outcomes import (
 )
 from pairbus.amqp.protocol import AmqpProtocol
 from pairbus.amqp.types import AmqpDecodeError, Described, Symbol, UInt
+
+if TYPE_CHECKING:
+    from pairbus.amqp.websocket import WebSocketRoute
 
 __all__ = [
     "AmqpClientError",
@@ -120,6 +123,7 @@ class ClientConnection:
         *,
         hostname: str = "",
         tls: ssl.SSLContext | None = None,
+        web_socket: WebSocketRoute | None = None,
         container_id: str = "",
         limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
         timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109 - one limit for connecting and opening
@@ -128,13 +132,12 @@ class ClientConnection:
         connection = cls(hostname or host, container_id or f"pairbus-{uuid4()}", limits)
         try:
             async with asyncio.timeout(timeout):
-                await connection._loop.create_connection(
-                    lambda: connection.protocol,
-                    host,
-                    port,
-                    ssl=tls,
-                    server_hostname=(hostname or host) if tls else None,
-                )
+                if web_socket is not None:
+                    from pairbus.amqp.websocket import connect
+
+                    await connect(web_socket, tls, connection.protocol)
+                else:
+                    await connection._loop.create_connection(lambda: connection.protocol, host, port, ssl=tls)
                 await connection._opened
         except BaseException:
             connection.abort()

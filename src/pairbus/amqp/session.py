@@ -17,7 +17,7 @@ import logging
 import ssl
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pairbus.amqp.client import (
     OPEN_TIMEOUT,
@@ -30,6 +30,9 @@ from pairbus.amqp.client import (
 from pairbus.amqp.conditions import CONNECTION_FORCED
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.outcomes import AmqpError, TokenUnavailableError
+
+if TYPE_CHECKING:
+    from pairbus.amqp.websocket import WebSocketRoute
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +59,16 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AmqpEndpoint:
-    """How to connect to a namespace. `host` includes the port if it is not the service's own; no `tls` means plain."""
+    """How to connect to a namespace. `host` includes the port if it is not the service's own; no `tls` means plain.
+
+    `address` is that of the namespace, or of a gateway to it.
+    """
 
     host: str
     address: tuple[str, int]
     tls: ssl.SSLContext | None
     tokens: TokenSource
+    web_socket: WebSocketRoute | None = None
 
 
 class AmqpSession:
@@ -104,8 +111,9 @@ class AmqpSession:
                 connection = self._connection = await ClientConnection.open(
                     host,
                     port,
-                    hostname=host,
+                    hostname=self._endpoint.host.rpartition(":")[0] or self._endpoint.host,
                     tls=self._endpoint.tls,
+                    web_socket=self._endpoint.web_socket,
                     limits=self._limits,
                     timeout=self._open_timeout_s,
                 )

@@ -49,11 +49,6 @@ PROGRESS_SECONDS = 0.5
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
 
-class TransportName(StrEnum):
-    AMQP = "amqp"
-    SDK = "sdk"
-
-
 class EngineName(StrEnum):
     PROCESS = "process"
     SPARK = "spark"
@@ -84,9 +79,6 @@ def syphon(
     master: Annotated[
         str | None, typer.Option(help="Spark's master, for --engine spark. Default: all cores of this machine.")
     ] = None,
-    transport: Annotated[
-        TransportName, typer.Option(help="sdk: use the plain SDK, which is slower, for comparison.")
-    ] = TransportName.AMQP,
     backlog_time_to_live: Annotated[
         TimeToLive,
         typer.Option(
@@ -125,8 +117,8 @@ def syphon(
         return _control(control, "pause" if pause else "resume" if resume else "state", as_json=as_json)
     if master is not None and engine is not EngineName.SPARK:
         raise Refusal("--master works only with --engine spark: use both or neither.")
-    if engine is EngineName.SPARK and (control is not None or http is not None or transport is not TransportName.AMQP):
-        raise Refusal("--control, --http and --transport work only with --engine process: leave them out.")
+    if engine is EngineName.SPARK and (control is not None or http is not None):
+        raise Refusal("--control and --http work only with --engine process: leave them out.")
     ends = primary_and_secondary(primary, secondary)
     if rate is not None and not 0 < rate < math.inf:
         raise Refusal(f"--rate '{rate:g}' is not a rate: use messages per second, more than 0, or leave it out.")
@@ -140,8 +132,7 @@ def syphon(
     }
     if engine is EngineName.SPARK:
         return _run_on_spark(*ends, options, master=master, once=once, as_json=as_json)
-    options |= {"transport": transport.value, "state_dir": state_dir}
-    return _run(*ends, options, once=once, control=control, http=http, as_json=as_json)
+    return _run(*ends, options | {"state_dir": state_dir}, once=once, control=control, http=http, as_json=as_json)
 
 
 def _control(socket: Path, command: str, *, as_json: bool) -> int:

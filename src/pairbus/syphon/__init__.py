@@ -4,10 +4,10 @@ The way of a message through the files:
 
     transport (receive) -> planner (order, batches, pauses, parts) -> envelope (restore) -> transport (send, complete)
 
-`planner`, with `deliveries`, `parts`, `sequences` and `send_errors`, is PURE and decides. `pump` carries out its
-decisions over `amqp_transport` (raw AMQP sections) or `sdk_transport` (the plain SDK). `service` runs one pump per
-backlog queue; `in_process` runs it inside an application. `outcomes` records what became of messages, `control` and
-`web` show it to other processes. `backlog` and `deadletters` look into the queues without a syphon.
+`planner`, with `deliveries`, `parts` and `sequences`, is PURE and decides. `pump` carries out its decisions over a
+`transport`, which is `amqp_transport`. `service` runs one pump per backlog queue; `in_process` runs it inside an
+application. `outcomes` records what became of messages, `control` and `web` show it to other processes. `backlog` and
+`deadletters` look into the queues without a syphon.
 """
 
 from __future__ import annotations

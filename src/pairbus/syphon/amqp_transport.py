@@ -1,4 +1,4 @@
-"""The fast transport: encoded messages over raw AMQP. Bodies are never decoded.
+"""The transport of both namespaces: encoded messages over raw AMQP. Bodies are never decoded.
 
 - Each backlog queue and each destination has a session of its own, so a broken one leaves the others alone.
 - The credit is the pump's limit, at most 100: that is the prefetch. Settlements travel in ranges and are confirmed by
@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,14 +29,15 @@ from pairbus.amqp.session import AmqpEndpoint, AmqpSession
 from pairbus.amqp.types import Array, Int
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 from pairbus.syphon.namespaces import Namespace
-from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
-from pairbus.syphon.transport import ReceiverLostError, renew_after
+from pairbus.syphon.transport import ReceiverLostError, SendError, SendFailure, failure_of_link, failure_of_send
 
 _OPEN_TIMEOUT_S = 20.0
 _MAX_SENDERS = 200
 _MAX_LOCKS_PER_RENEWAL = 500
 _UUID_ARRAY = 0x98
 _MAX_DESCRIPTION = 4096
+_ASSUMED_LOCK_SECONDS = 20.0
+_LONGEST_LOCK_SECONDS = 310.0
 _Reasons = asyncio.Future[list[AmqpError | None]]
 _Settling = tuple[list[Delivery], list[Delivery], _Reasons]
 _RELEASED = Released()
@@ -43,8 +45,7 @@ _ACCEPTED = Accepted()
 
 
 class AmqpTransport:
-    overlapping = True
-    held_messages = 10_000
+    """Both namespaces over AMQP."""
 
     def __init__(self, primary: Namespace, secondary: Namespace) -> None:
         self._primary = primary.endpoint()
@@ -180,7 +181,7 @@ class AmqpReceiver:
 
     async def renew(self, deliveries: Sequence[Delivery]) -> tuple[float, list[Delivery]]:
         lost: list[Delivery] = []
-        again_at = renew_after(asyncio.get_running_loop().time(), None)
+        again_at = _renew_after(asyncio.get_running_loop().time(), None)
         for start in range(0, len(deliveries), _MAX_LOCKS_PER_RENEWAL):
             again_at = await self._renew(list(deliveries[start : start + _MAX_LOCKS_PER_RENEWAL]), lost, again_at)
         return again_at, lost
@@ -191,7 +192,7 @@ class AmqpReceiver:
         if reply.is_good:
             expirations = reply.body.get("expirations") or []
             times = expirations.items if isinstance(expirations, Array) else expirations
-            return renew_after(asyncio.get_running_loop().time(), times[-1] / 1000 if times else None)
+            return _renew_after(asyncio.get_running_loop().time(), times[-1] / 1000 if times else None)
         if len(deliveries) == 1:
             lost.extend(deliveries)
             return again_at
@@ -241,8 +242,18 @@ def _deliveries(received: Sequence[Received]) -> list[Delivery]:
         message = envelope.inspect(each.raw)
         until = message.locked_until_ms / 1000 if message.locked_until_ms is not None else None
         handle = Received(b"", each.tag, each.delivery)  # `Delivery.drop_content` must free the bytes
-        deliveries.append(Delivery(message, handle, renew_after(now, until)))
+        deliveries.append(Delivery(message, handle, _renew_after(now, until)))
     return deliveries
+
+
+def _renew_after(now: float, locked_until: float | None) -> float:
+    """Return the time to renew a lock: half of its remaining life after `now`. `locked_until` is in epoch seconds.
+
+    The service's clock may differ from ours. If the lock seems to be over, or longer than any lock can be, assume a
+    short one.
+    """
+    left = locked_until - time.time() if locked_until is not None else -1.0
+    return now + (left if 0 < left <= _LONGEST_LOCK_SECONDS else _ASSUMED_LOCK_SECONDS) / 2
 
 
 def _dead_letter_state(letter: DeadLetter) -> Rejected:

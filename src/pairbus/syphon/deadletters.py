@@ -18,8 +18,7 @@ from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
 from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_queues, peek_raws
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import Namespace
-from pairbus.syphon.send_errors import SendError
-from pairbus.syphon.transport import ReceiverLostError
+from pairbus.syphon.transport import ReceiverLostError, SendError
 
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
 _RECEIVE_LIMIT = 100

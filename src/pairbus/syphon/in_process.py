@@ -182,14 +182,12 @@ class InProcessSyphon:
 def start_in_process(paired: Any) -> InProcessSyphon:
     """Start the syphon of a paired client, sync or aio. The paired client closes it."""
     options = paired.options
-    primary, secondary = Namespace.of(paired.primary), Namespace.of(paired.secondary)
     watch = PairWatch(paired)
     syphon = Syphon(
-        primary,
-        secondary,
+        Namespace.of(paired.primary),
+        Namespace.of(paired.secondary),
         primary_name=paired.primary_name,
         queues=range(options.backlog_queue_count),
-        transport="amqp" if primary.plain_amqp and secondary.plain_amqp else "sdk",
         backlog_time_to_live=options.backlog_time_to_live,
         retry_interval=options.syphon_retry_interval,
         send_timeout=options.send_timeout,

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 import certifi
 from azure.core.credentials import AccessToken
@@ -26,6 +27,7 @@ from pairbus.amqp.outcomes import TokenUnavailableError
 
 if TYPE_CHECKING:
     from pairbus.amqp.session import AmqpEndpoint
+    from pairbus.amqp.websocket import WebSocketRoute
 
 _JWT_SCOPE = "https://servicebus.azure.net//.default"
 _SAS_TYPE = "servicebus.windows.net:sastoken"
@@ -93,11 +95,6 @@ class Namespace:
         )
 
     @property
-    def plain_amqp(self) -> bool:
-        """Whether AMQP connections go directly to the namespace, not through web sockets or a gateway."""
-        return not self._route
-
-    @property
     def address(self) -> tuple[str, int]:
         """Host and port of the AMQP endpoint."""
         name, _, port = self.host.rpartition(":") if ":" in self.host else (self.host, "", "")
@@ -128,8 +125,26 @@ class Namespace:
         from pairbus.amqp.session import AmqpEndpoint
 
         # Whatever credential the SDK was given, it makes one that produces tokens when it makes a sender.
-        credential = self.client().get_queue_sender("-")._credential
-        return AmqpEndpoint(self.host, self.address, self._tls_context() if self.tls else None, SdkTokens(credential))
+        tokens = SdkTokens(self.client().get_queue_sender("-")._credential)
+        tls = (self._route.get("ssl_context") or self._tls_context()) if self.tls else None
+        gateway = self._route.get("custom_endpoint_address")
+        if "transport_type" in self._route:
+            return AmqpEndpoint(self.host, self.address, tls, tokens, self._web_socket(gateway))
+        address = self.address if gateway is None else _split_address(gateway, 5671)
+        return AmqpEndpoint(self.host, address, tls, tokens)
+
+    def _web_socket(self, gateway: str | None) -> WebSocketRoute:
+        from pairbus.amqp.websocket import PATH, WebSocketRoute
+
+        host, port = _split_address(gateway or self.hostname, 443)
+        url = f"{'wss' if self.tls else 'ws'}://{host}:{port}{PATH}"
+        settings = self._route.get("http_proxy")
+        if settings is None:
+            return WebSocketRoute(url)
+        user, password = (quote(settings.get(key) or "", safe="") for key in ("username", "password"))
+        proxy = settings["proxy_hostname"].rpartition("://")[2]
+        login = f"{user}:{password}@" if user or password else ""
+        return WebSocketRoute(url, f"http://{login}{proxy}:{settings['proxy_port']}")
 
     def _tls_context(self) -> ssl.SSLContext:
         """Trust only the file in `connection_verify`; without one, certifi's authorities and the system's."""
@@ -208,6 +223,12 @@ def _awaitable(credential: Any) -> Any:
     if get_token is None or inspect.iscoroutinefunction(get_token):
         return credential
     return _AwaitableCredential(credential)
+
+
+def _split_address(address: str, default_port: int) -> tuple[str, int]:
+    """Host and port of `sb://HOST:PORT`, as the SDK reads it: the scheme and the port may be missing."""
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    return parts.hostname or "", parts.port or default_port
 
 
 def _uses_tls(client: Any) -> bool:

@@ -16,7 +16,7 @@ from pairbus.envelope import BacklogMessage
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route, error_name, outcome_of
 from pairbus.pairing import observers
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Item, Peeked
-from pairbus.syphon.send_errors import SendError
+from pairbus.syphon.transport import SendError
 
 if TYPE_CHECKING:
     from pairbus.syphon.control import PublishedSyphon

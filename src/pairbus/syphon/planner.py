@@ -31,8 +31,8 @@ from pairbus.syphon.deliveries import (
     unreadable,
 )
 from pairbus.syphon.parts import PartsBin
-from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.sequences import REMEMBERED, SequenceGuard, SettledMessages
+from pairbus.syphon.transport import SendError, SendFailure
 
 RECEIVE_LIMIT = 100
 PEEK_LIMIT = 100

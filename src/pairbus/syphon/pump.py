@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pairbus.amqp.conditions import TIMEOUT
@@ -35,13 +35,11 @@ from pairbus.syphon.planner import (
     Seek,
     SendBatch,
 )
-from pairbus.syphon.send_errors import SendError, SendFailure
-from pairbus.syphon.transport import LONG_RECEIVE_SECONDS, BacklogReceiver, ReceiverLostError, Transport
+from pairbus.syphon.transport import BacklogReceiver, ReceiverLostError, SendError, SendFailure, Transport
 
 log = logging.getLogger(__name__)
 
-BUSY_RECEIVE_SECONDS = 0.2
-"""How long a transport that cannot settle while it receives may wait while there is something to settle."""
+LONG_RECEIVE_SECONDS = 15 * 60.0
 ONCE_RECEIVE_SECONDS = 0.5
 RENEW_CHECK_SECONDS = 1.0
 SEEK_BEFORE, SEEK_AFTER = 500, 1000
@@ -115,8 +113,7 @@ class Pump:
         """The current errors by destination, or by this queue; the latest is the last."""
         self._transport = transport
         self._options = options
-        rules = replace(options.rules, held_messages=min(options.rules.held_messages, transport.held_messages))
-        self.planner = Planner(rules, rate or RateLimit(None))
+        self.planner = Planner(options.rules, rate or RateLimit(None))
         self._ran = False
         self._message_limit = message_limit
         self._backoff = Backoff(options.retry_interval, max(options.retry_interval, 60.0))
@@ -306,9 +303,8 @@ class Pump:
         limit = self.planner.free_slots(now)
         if limit and self._receiving is None:
             self._is_quiet = False
-            is_busy = not self._transport.overlapping and (self.planner.locks or len(self._tasks))
             wait = ONCE_RECEIVE_SECONDS if self._once else LONG_RECEIVE_SECONDS
-            self._receiving = self._spawn(self._receive(receiver, limit, BUSY_RECEIVE_SECONDS if is_busy else wait))
+            self._receiving = self._spawn(self._receive(receiver, limit, wait))
 
     def _stop_receiving(self) -> None:
         if self._receiving is not None:
@@ -356,7 +352,7 @@ class Pump:
         began = loop.time()
         deliveries = await receiver.receive(limit, wait)
         self._take(deliveries, loop.time() - began)
-        if not deliveries and self._once and wait != BUSY_RECEIVE_SECONDS and self.planner.is_idle:
+        if not deliveries and self._once and self.planner.is_idle:
             # Other receivers may hold messages: the queue is empty only if peeking shows nothing.
             self.is_drained = not await self._look(receiver, 0, 1)
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pairbus.envelope import TimeToLivePolicy
 from pairbus.ledger import LedgerWriter, Role
 from pairbus.pairing.options import SendAvailabilityPairedNamespaceOptions, backlog_path, recorded_name
+from pairbus.syphon.amqp_transport import AmqpTransport
 from pairbus.syphon.backlog import count_waiting, extra_queues
 from pairbus.syphon.control import PublishedSyphon, publish
 from pairbus.syphon.namespaces import CredentialRefusedError, Namespace
@@ -32,7 +33,6 @@ from pairbus.syphon.transport import Transport
 
 log = logging.getLogger(__name__)
 
-TransportKind = Literal["amqp", "sdk"]
 MakeTransport = Callable[[Namespace, Namespace], Transport]
 LONGEST_DESTINATION_PAUSE_SECONDS = 120.0
 LEAST_PART_PATIENCE_SECONDS = 60.0
@@ -52,7 +52,7 @@ class SyphonOptions:
     primary_name: str | None = None
     queues: Collection[int] = range(10)
     include_extra: bool = False
-    transport: TransportKind | MakeTransport = "amqp"
+    transport: MakeTransport = AmqpTransport
     backlog_time_to_live: TimeToLivePolicy = "restore"
     retry_interval: float = 1.0
     send_timeout: float = 60.0
@@ -70,8 +70,6 @@ class SyphonOptions:
             raise ValueError(
                 f"queues is {list(self.queues)!r}; allowed: numbers of backlog queues, 0 or more, at least one."
             )
-        if not callable(self.transport) and self.transport not in ("amqp", "sdk"):
-            raise ValueError(f"transport is {self.transport!r}; allowed: 'amqp' or 'sdk'.")
 
     def _pairing_options(self) -> SendAvailabilityPairedNamespaceOptions[None, None]:
         """The options that a syphon shares with a pairing, checked against the same ranges."""
@@ -88,17 +86,6 @@ class SyphonOptions:
     def name_of_primary(self, host: str) -> str:
         """The name in the paths of the backlog queues."""
         return self._pairing_options().name_of_primary(host)
-
-    def make_transport(self, primary: Namespace, secondary: Namespace) -> Transport:
-        if callable(self.transport):
-            return self.transport(primary, secondary)
-        if self.transport == "sdk":
-            from pairbus.syphon.sdk_transport import SdkTransport
-
-            return SdkTransport(primary, secondary)
-        from pairbus.syphon.amqp_transport import AmqpTransport
-
-        return AmqpTransport(primary, secondary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +247,7 @@ class Syphon:
         if self._is_running:
             raise RuntimeError("This syphon is already running. Create another one to run it twice.")
         self._is_running, self._loop = True, asyncio.get_running_loop()
-        transport = self.options.make_transport(self._primary, self._secondary)
+        transport = self.options.transport(self._primary, self._secondary)
         try:
             yield transport
         finally:

@@ -1,24 +1,79 @@
-"""The pump's access to both namespaces: one Protocol with two implementations, `sdk_transport` and `amqp_transport`.
+"""PURE. The pump's access to both namespaces, and how a failed send is classified.
 
 Rules for every transport:
 - `send` returns only after the primary took the whole batch; otherwise it raises `SendError`. After a cancelled send,
   nothing may still go out.
-- Settlements apply in the order of the calls. `complete`, `release` and `dead_letter` return the deliveries whose lock
-  was lost: those come again. `complete_together` is a single request to the service, so a crash cannot split it.
+- A receiver can settle while it waits for messages. Settlements apply in the order of the calls. `complete`, `release`
+  and `dead_letter` return the deliveries whose lock was lost: those come again. `complete_together` is a single request
+  to the service, so a crash cannot split it.
 - After `ReceiverLostError` our locks may still last, but we cannot use them. The pump opens another receiver.
+
+A message is dead-lettered only if the service refused that message. Anything that may pass (the primary is down, full
+or busy, the entity is disabled, no answer came, a right is missing) pauses the destination and settles nothing.
+
+| failure of a send | meaning | the pump |
+|---|---|---|
+| `REFUSED` | the destination will never take this message | finds the message in its batch and dead-letters it |
+| `MISSING` | the destination does not exist | dead-letters the messages for it |
+| `UNAVAILABLE` | the service answered: not now | pauses the destination |
+| `UNREACHABLE` | nobody answered | checks the primary, then pauses the destination or everything |
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Protocol
 
+from pairbus.amqp.conditions import NOT_FOUND, TOO_LARGE, Blame, meaning
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked
 
-LONG_RECEIVE_SECONDS = 15 * 60.0
-_ASSUMED_LOCK_SECONDS = 20.0
-_LONGEST_LOCK_SECONDS = 310.0
+
+class SendFailure(StrEnum):
+    REFUSED = "refused"
+    MISSING = "missing"
+    UNAVAILABLE = "unavailable"
+    UNREACHABLE = "unreachable"
+
+
+_FAILURES = {Blame.MESSAGE: SendFailure.REFUSED, Blame.CONNECTION: SendFailure.UNREACHABLE}
+
+
+def failure_of_send(condition: str) -> SendFailure:
+    """Classify the AMQP condition that a message was rejected with."""
+    if condition == NOT_FOUND:
+        return SendFailure.MISSING
+    return _FAILURES.get(meaning(condition).blame, SendFailure.UNAVAILABLE)
+
+
+def failure_of_link(condition: str) -> SendFailure:
+    """Classify the condition that a link was refused or closed with. Of these, only a size is about a message."""
+    failure = failure_of_send(condition)
+    return SendFailure.UNAVAILABLE if failure is SendFailure.REFUSED and condition != TOO_LARGE else failure
+
+
+class SendError(Exception):
+    """The primary did not take a send, as far as we know.
+
+    `in_doubt`: no answer came, so the primary may have taken it. `token_refused`: the primary does not accept our
+    credential at all; if False, an unauthorized send may be a missing right on one entity.
+    """
+
+    def __init__(
+        self,
+        failure: SendFailure,
+        condition: str,
+        description: str = "",
+        *,
+        in_doubt: bool = False,
+        token_refused: bool = False,
+    ) -> None:
+        super().__init__(f"{condition}: {description}" if description else condition)
+        self.failure = failure
+        self.condition = condition
+        self.description = description
+        self.in_doubt = in_doubt
+        self.token_refused = token_refused
 
 
 class ReceiverLostError(Exception):
@@ -68,16 +123,6 @@ class BacklogReceiver(Protocol):
 class Transport(Protocol):
     """Both namespaces, for all pumps of a process."""
 
-    @property
-    def overlapping(self) -> bool:
-        """Whether a receiver can settle while it waits for messages."""
-        ...
-
-    @property
-    def held_messages(self) -> int:
-        """The number of locks that one pump can keep renewed."""
-        ...
-
     async def open_receiver(self, queue: str) -> BacklogReceiver:
         """Raises `ReceiverLostError`."""
         ...
@@ -91,13 +136,3 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-def renew_after(now: float, locked_until: float | None) -> float:
-    """Return the time to renew a lock: half of its remaining life after `now`. `locked_until` is in epoch seconds.
-
-    The service's clock may differ from ours. If the lock seems to be over, or longer than any lock can be, assume a
-    short one.
-    """
-    left = locked_until - time.time() if locked_until is not None else -1.0
-    return now + (left if 0 < left <= _LONGEST_LOCK_SECONDS else _ASSUMED_LOCK_SECONDS) / 2

@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 
-from pairbus.embedded.websocket import HIGH_WATER_BYTES, PATH, SUB_PROTOCOL, carry_amqp
+from pairbus.amqp.websocket import HIGH_WATER_BYTES, PATH, SUB_PROTOCOL
+from pairbus.embedded.websocket import carry_amqp
 from pairbus.testing import EmbeddedNamespace
 
 

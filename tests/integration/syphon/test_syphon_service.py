@@ -85,24 +85,22 @@ def shop(pair: EmbeddedPair) -> Shop:
     return Shop(pair, name, backlog, f"{name}-orders", environment)
 
 
-@pytest.mark.parametrize("transport", ["amqp", "sdk"])
-def test_once_carries_everything_and_exits_with_0(shop: Shop, transport: str) -> None:
+def test_once_carries_everything_and_exits_with_0(shop: Shop) -> None:
     shop.put(*(f"{n}" for n in range(250)))
-    once = ("--once", "--queues", "0", "--json", "--transport", transport)
+    once = ("--once", "--queues", "0", "--json")
     done = shop.run("syphon", "--primary-name", shop.name, *once)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["restored"] == 250
     assert shop.home(250) == [f"{n}" for n in range(250)]
 
 
-@pytest.mark.parametrize("transport", ["amqp", "sdk"])
 @pytest.mark.parametrize("refusing", ["primary", "secondary"])
-def test_once_with_a_wrong_key_ends_with_one_sentence(shop: Shop, refusing: str, transport: str) -> None:
+def test_once_with_a_wrong_key_ends_with_one_sentence(shop: Shop, refusing: str) -> None:
     shop.put("a")
     variable = f"PAIRBUS_{refusing.upper()}"
     before, name, key = shop.environment[variable].partition("SharedAccessKey=")
     shop.environment["WRONG"] = before + name + ("B" if key[0] == "A" else "A") + key[1:]
-    once = ("--once", "--queues", "0", "--transport", transport, "--log-level", "error")
+    once = ("--once", "--queues", "0", "--log-level", "error")
     done = shop.run("syphon", "--primary-name", shop.name, f"--{refusing}", "env:WRONG", *once)
     assert done.returncode == 2
     assert f"The {refusing}, 127.0.0.1:" in done.stderr
@@ -234,12 +232,11 @@ def test_a_service_is_paused_resumed_asked_and_stopped(shop: Shop, tmp_path: Pat
         assert not socket.exists()
 
 
-@pytest.mark.parametrize("transport", ["amqp", "sdk"])
-def test_a_second_signal_leaves_at_once_and_nothing_is_lost(shop: Shop, transport: str, tmp_path: Path) -> None:
+def test_a_second_signal_leaves_at_once_and_nothing_is_lost(shop: Shop, tmp_path: Path) -> None:
     socket = tmp_path / "control"
     shop.pair.primary.fault("slow", entity=shop.orders, delay=1000)
     shop.put("slow")
-    with shop.start("--log-level", "error", "--transport", transport, "--control", str(socket)) as service:
+    with shop.start("--log-level", "error", "--control", str(socket)) as service:
 
         def told(what: str) -> Any:
             try:

@@ -20,8 +20,7 @@ from pairbus.amqp.message import read_facts, with_message_id
 from pairbus.syphon.outcomes import Logbook
 from pairbus.syphon.planner import PumpRules
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.send_errors import SendError, SendFailure
-from pairbus.syphon.transport import ReceiverLostError
+from pairbus.syphon.transport import ReceiverLostError, SendError, SendFailure
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 DESTINATIONS = ("orders", "invoices", "news")

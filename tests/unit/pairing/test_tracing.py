@@ -55,7 +55,7 @@ RESTORING = textwrap.dedent(
     from pairbus.pairing.observers import diverted_send
     from pairbus.syphon.deliveries import Item
     from pairbus.syphon.outcomes import Logbook
-    from pairbus.syphon.send_errors import SendError, SendFailure
+    from pairbus.syphon.transport import SendError, SendFailure
 
     raw = b"\\x00\\x53\\x75" + encode(b"an order")
     book = Logbook("q", "contoso", "standby")

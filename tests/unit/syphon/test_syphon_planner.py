@@ -41,8 +41,8 @@ from pairbus.syphon.planner import (
     RetryPause,
     SendBatch,
 )
-from pairbus.syphon.send_errors import SendError, SendFailure, failure_of_link, failure_of_send
 from pairbus.syphon.sequences import SequenceGuard
+from pairbus.syphon.transport import SendError, SendFailure, failure_of_link, failure_of_send
 
 NOW_MS = 1_700_000_000_000
 DOWN = SendError(SendFailure.UNAVAILABLE, "amqp:internal-error")

@@ -16,9 +16,8 @@ from pairbus.syphon.namespaces import CredentialRefusedError
 from pairbus.syphon.outcomes import Carried, Logbook
 from pairbus.syphon.planner import PumpRules, RateLimit
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.send_errors import SendError, SendFailure
 from pairbus.syphon.service import Syphon
-from pairbus.syphon.transport import ReceiverLostError
+from pairbus.syphon.transport import ReceiverLostError, SendError, SendFailure
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 UNAVAILABLE = SendError(SendFailure.UNAVAILABLE, "com.microsoft:entity-disabled", "switched off")

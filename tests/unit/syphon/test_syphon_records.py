@@ -19,7 +19,7 @@ from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.outcomes import DurableRecords, Logbook
 from pairbus.syphon.planner import PumpRules, Release
 from pairbus.syphon.pump import Pump, PumpOptions
-from pairbus.syphon.send_errors import SendError, SendFailure
+from pairbus.syphon.transport import SendError, SendFailure
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 

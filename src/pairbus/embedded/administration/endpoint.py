@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from pairbus.amqp.websocket import PATH as WEBSOCKET_PATH
 from pairbus.embedded import websocket
 from pairbus.embedded.administration.atom import RequestContext
 from pairbus.embedded.administration.control import Control
@@ -161,7 +162,7 @@ class AdministrationEndpoint:
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         raw_path, _, raw_query = request.raw_path.partition("?")
-        if raw_path == websocket.PATH:
+        if raw_path == WEBSOCKET_PATH:
             return await websocket.carry_amqp(request, self._amqp)
         try:
             target = parse_target(raw_path)
