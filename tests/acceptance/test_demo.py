@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pairbus.demo.fleet import DESTINATIONS, ENTITIES, parcels
+from pairbus.demo.fleet import DESTINATIONS, ENTITIES, parcel
 from pairbus.demo.story import script
 from pairbus.testing import wait_until
 
@@ -110,9 +110,8 @@ def test_what_is_kept_can_be_used(redirected: tuple[Path, str]) -> None:
 
 def test_the_seed_decides_what_is_sent(redirected: tuple[Path, str]) -> None:
     plan = script(fast=True, seed=int(SEED))
-    each = plan.quiet + plan.first_outage + plan.second_outage + plan.draining
-    senders = itertools.product(ENTITIES, range(1, plan.senders + 1))
-    sent = [parcel for sender in senders for parcel in itertools.islice(parcels(plan.seed, *sender), each)]
+    each = plan.senders * (plan.quiet + plan.first_outage + plan.second_outage + plan.draining)
+    sent = [parcel(plan.seed, *place) for place in itertools.product(ENTITIES, range(1, each + 1))]
     expected = [(one.name, str(sum(map(one.takes, sent)))) for one in DESTINATIONS]
     assert accounts(redirected[1]) == [(name, count, count) for name, count in expected]
 

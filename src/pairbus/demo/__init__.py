@@ -1,5 +1,5 @@
 """The story of `pairbus demo`: two outages of the primary, seen from applications that keep sending.
 
-The participants count every number it shows: senders count what was accepted, receivers what they received. The ledger,
-read by Spark, counts independently. If they disagree, the demo says so and fails.
+The senders and the census of a drill count every number it shows: what was accepted, and where each message is at the
+end. The ledger, read by Spark, counts independently. If they disagree, the demo says so and fails.
 """

@@ -1,4 +1,4 @@
-"""The result of the demo: what senders and receivers counted, and whether the ledger says the same.
+"""The result of the demo: what the senders and the census counted, and whether the ledger says the same.
 
 A message is delivered when every destination that must have it has it. A loss, a message at the wrong destination, a
 refused send or a contradiction by the ledger makes the demo fail.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pairbus.demo.fleet import Destination, Parcel
+from pairbus.demo.fleet import DemoDestination, Parcel
 from pairbus.drill.census import Account, Census
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CENT = Decimal("0.01")
 
 @dataclass(frozen=True, slots=True)
 class DestinationCount:
-    """What the senders and the receiver of one destination counted."""
+    """The messages that were accepted for one destination, and those found there."""
 
     destination: str
     accepted: frozenset[str]
@@ -45,7 +45,7 @@ class DestinationCount:
 
 
 def count(
-    destination: Destination, accepted: Iterable[Parcel], planned: Iterable[Parcel], seen: Counter[str]
+    destination: DemoDestination, accepted: Iterable[Parcel], planned: Iterable[Parcel], seen: Counter[str]
 ) -> DestinationCount:
     """Count one destination; `planned` is everything that may have been sent, accepted or not."""
     ids = [parcel.message_id for parcel in accepted if destination.takes(parcel)]

@@ -7,12 +7,10 @@ codes. The display never waits: others measure what it shows (`DemoStatus`).
 from __future__ import annotations
 
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -58,51 +56,25 @@ class DemoStatus:
         return f"{'; '.join(parts)}; {self.depth} in the backlog"
 
 
-GetStatus = Callable[[], DemoStatus]
-
-
-@contextmanager
-def in_background(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run `work` on a thread while the context is open; its argument is an event that is set at the end."""
-    stop = threading.Event()
-    thread = threading.Thread(target=work, args=(stop,), name=name, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def stamp(self) -> str:
-        return f"{time.monotonic() - self._began:6.1f} s"
-
-
 class PlainNarrator:
     """Prints lines of text, for files and pipes."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
-        self._clock = _Clock()
-        self._lock = threading.Lock()
+        self._began = self._shown_at = time.monotonic()
 
     def say(self, sentence: str) -> None:
-        with self._lock:
-            self._output.write(f"{self._clock.stamp()}  {sentence}\n")
-            self._output.flush()
+        self._output.write(f"{_seconds(self._began)}  {sentence}\n")
+        self._output.flush()
 
-    @contextmanager
-    def watching(self, get_status: GetStatus) -> Iterator[None]:
-        def print_lines(stop: threading.Event) -> None:
-            while not stop.wait(LINE_EVERY_SECONDS):
-                self.say(get_status().line)
+    def show(self, status: DemoStatus) -> None:
+        if time.monotonic() >= self._shown_at + LINE_EVERY_SECONDS:
+            self._shown_at = time.monotonic()
+            self.say(status.line)
 
-        with in_background("status", print_lines):
-            yield
+    def watching(self) -> Any:
+        """A context in which `show` may be called."""
+        return nullcontext()
 
 
 class LiveNarrator:
@@ -110,35 +82,18 @@ class LiveNarrator:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._clock = _Clock()
+        self._began = time.monotonic()
         self._spinner = Spinner("dots")
+        self._live = Live(console=console, refresh_per_second=REDRAWS_PER_SECOND)
 
     def say(self, sentence: str) -> None:
-        self._console.print(Text.assemble((self._clock.stamp(), "dim"), "  ", sentence))
+        self._console.print(Text.assemble((_seconds(self._began), "dim"), "  ", sentence))
 
-    @contextmanager
-    def watching(self, get_status: GetStatus) -> Iterator[None]:
-        with Live(
-            console=self._console,
-            get_renderable=lambda: Group(self._table(get_status()), self._spinner),
-            refresh_per_second=REDRAWS_PER_SECOND,
-        ):
-            yield
+    def show(self, status: DemoStatus) -> None:
+        self._live.update(Group(_table(status), self._spinner))
 
-    def _table(self, demo: DemoStatus) -> Table:
-        table = Table(caption=f"{demo.depth} messages in the backlog", caption_justify="left")
-        for title in ("entity", "state", "sends go to"):
-            table.add_column(title)
-        table.add_column("sent", justify="right")
-        table.add_column("arrived", justify="right")
-        for status in demo.entities:
-            arrived = "\n".join(
-                f"{amount:,}" if name == status.entity else f"{name.removeprefix(f'{status.entity}/')} {amount:,}"
-                for name, amount in status.arrived
-            )
-            state = Text(status.state.value, style=_COLOURS[status.state])
-            table.add_row(status.entity, state, status.route, f"{status.sent:,}", arrived)
-        return table
+    def watching(self) -> Any:
+        return self._live
 
 
 class QuietNarrator:
@@ -147,9 +102,11 @@ class QuietNarrator:
     def say(self, sentence: str) -> None:
         pass
 
-    @contextmanager
-    def watching(self, get_status: GetStatus) -> Iterator[None]:
-        yield
+    def show(self, status: DemoStatus) -> None:
+        pass
+
+    def watching(self) -> Any:
+        return nullcontext()
 
 
 Narrator = PlainNarrator | LiveNarrator | QuietNarrator
@@ -161,3 +118,23 @@ def narrator() -> PlainNarrator | LiveNarrator:
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         return LiveNarrator(console)
     return PlainNarrator(sys.stdout)
+
+
+def _seconds(began: float) -> str:
+    return f"{time.monotonic() - began:6.1f} s"
+
+
+def _table(demo: DemoStatus) -> Table:
+    table = Table(caption=f"{demo.depth} messages in the backlog", caption_justify="left")
+    for title in ("entity", "state", "sends go to"):
+        table.add_column(title)
+    table.add_column("sent", justify="right")
+    table.add_column("arrived", justify="right")
+    for status in demo.entities:
+        arrived = "\n".join(
+            f"{amount:,}" if name == status.entity else f"{name.removeprefix(f'{status.entity}/')} {amount:,}"
+            for name, amount in status.arrived
+        )
+        state = Text(status.state.value, style=_COLOURS[status.state])
+        table.add_row(status.entity, state, status.route, f"{status.sent:,}", arrived)
+    return table

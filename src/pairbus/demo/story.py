@@ -1,86 +1,49 @@
 """The story, in the order in which it happens.
 
-Ctrl-C takes effect between two steps, not inside one: a participant that is half started cannot be stopped cleanly.
+Ctrl-C cancels the story between two steps, and everything that was started is stopped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import signal
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from azure.core.exceptions import AzureError
-from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
+from azure.servicebus.management import SqlRuleFilter
 
-from pairbus import EntityState, PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions, pair_namespace
+from pairbus import EntityState
+from pairbus.aio import SendAvailabilityPairedNamespaceOptions, pair_namespace
 from pairbus.demo.counting import Cost, DemoResult, conclude, count
-from pairbus.demo.display import DemoStatus, EntityStatus, Narrator, QuietNarrator, in_background, narrator
-from pairbus.demo.fleet import CARTS, DESTINATIONS, ENTITIES, ORDERS, PRICES, Receivers, SenderFleet
-from pairbus.ledger import LedgerWriter, Role
-from pairbus.testing import EmbeddedPair, embedded_pair, wait_until
-
-if TYPE_CHECKING:
-    from pairbus.pipeline.report import Report
+from pairbus.demo.display import DemoStatus, EntityStatus, Narrator, QuietNarrator, narrator
+from pairbus.demo.fleet import CARTS, DESTINATIONS, ENTITIES, ORDERS, PRICES, parcel
+from pairbus.drill.census import Census, Destination, take_census
+from pairbus.drill.scenario import DrillEntity, FaultAction, SendAction
+from pairbus.drill.senders import Senders
+from pairbus.drill.stage import EmbeddedStage, embedded_stage
+from pairbus.pairing.options import backlog_path
+from pairbus.syphon.backlog import count_waiting
+from pairbus.syphon.namespaces import NamespaceError
 
 BACKLOG_QUEUES = 2
-LOCK_SECONDS = 10
 MEASURE_EVERY_SECONDS = 1.0
+POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 120.0
 SPARK_SECONDS = 300.0
-FORCED_INTERRUPT = 3
 OUTPUT = "demo-output"
 REPORT = "report.html"
-
-T = TypeVar("T")
 
 
 class SparkLateError(RuntimeError):
     """Spark did not start in time; the text is one sentence."""
-
-
-@contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Raise a KeyboardInterrupt that comes meanwhile at the end. For the main thread, and for short steps.
-
-    The third Ctrl-C interrupts at once, whatever is left behind. Ctrl-C also reaches child processes, so a step that
-    fails after it fails because of it.
-    """
-    interrupts = 0
-
-    def defer(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts >= FORCED_INTERRUPT:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, defer)
-    try:
-        yield
-    except Exception as error:
-        if interrupts:
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupts:
-        raise KeyboardInterrupt
-
-
-def enter(stack: ExitStack, manager: AbstractContextManager[T]) -> T:
-    """Like `stack.enter_context`, but an interrupt finds the manager either not entered or on the stack."""
-    with deferred_interrupts():
-        return stack.enter_context(manager)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +57,13 @@ class Script:
     first_outage: int = 80
     second_outage: int = 40
     draining: int = 20
-    pause_seconds: float = 0.05
+    rate: float = 15.0
+    """Messages per second of one sender."""
 
 
 def script(*, fast: bool, seed: int) -> Script:
     if fast:
-        return Script(seed, quiet=10, first_outage=20, second_outage=10, draining=5, pause_seconds=0.02)
+        return Script(seed, quiet=10, first_outage=20, second_outage=10, draining=5, rate=30.0)
     return Script(seed)
 
 
@@ -114,17 +78,20 @@ def run(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path =
     voice: Narrator = QuietNarrator() if quiet else result_voice
     output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        spark = enter(stack, _spark_in_background())
+        spark = stack.enter_context(_spark_in_background())
         folder = _folder(output, keep, stack)
         ledger, tables, page = folder / "ledger", folder / "ledger-tables", output / REPORT
         voice.say("Starting two namespaces as processes: contoso (primary) and contoso-standby (secondary).")
-        with ExitStack() as running:
-            pair = enter(running, embedded_pair(folder, process=True))
-            result = _Play(voice, pair, ledger, plan, spark).run()
+        result = asyncio.run(_play(voice, folder, ledger, plan, spark))
         voice.say("Building the tables from the ledger (Spark).")
-        report = _report(_started(spark), ledger, tables)
+        from pairbus.pipeline.build import build
+        from pairbus.pipeline.page import html_page
+        from pairbus.pipeline.report import report as make_report
+
+        build(spark.result(), ledger, tables)
+        report = make_report(spark.result(), tables)
         voice.say("Writing the report.")
-        _write(report, page)
+        page.write_text(html_page(report), encoding="utf-8")
     code = conclude(result_voice.say, result, report.summary, Cost.of(report.summary, report.pairing_cost))
     result_voice.say(f"The report is {page.absolute()}")
     if keep:
@@ -138,239 +105,230 @@ def _folder(output: Path, keep: bool, stack: ExitStack) -> Path:
     """The folder of the namespaces and the ledger: temporary, or kept under a name of its own."""
     if keep:
         return Path(tempfile.mkdtemp(prefix=time.strftime("%Y-%m-%d-%H%M%S-"), dir=output))
-    return Path(enter(stack, tempfile.TemporaryDirectory(prefix="pairbus-demo-")))
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pairbus-demo-")))
 
 
-class _Play:
-    """The participants and the acts."""
-
-    def __init__(self, voice: Narrator, pair: EmbeddedPair, ledger: Path, plan: Script, spark: Future[Any]) -> None:
-        self._voice = voice
-        self._pair = pair
-        self._ledger = ledger
-        self._plan = plan
-        self._spark = spark
-        self._backlog: int | None = None
-
-    def run(self) -> DemoResult:
-        primary, secondary = self._pair.primary, self._pair.secondary
-        self._say(
+async def _play(voice: Narrator, folder: Path, ledger: Path, plan: Script, spark: Future[Any]) -> DemoResult:
+    async with embedded_stage(folder) as stage:
+        voice.say(
             "Creating a queue (orders), a topic with two filtered subscriptions (prices: europe, large) and a queue "
             "with sessions (carts) on the primary."
         )
-        with primary.admin() as admin:
-            _create_entities(admin)
-        with ExitStack() as stack:
-            standby = enter(stack, secondary.admin())
-            receipts = enter(stack, LedgerWriter(self._ledger, role=Role.RECEIVER))
-            self._receivers = enter(stack, Receivers(primary, DESTINATIONS, receipts))
-            # Without the SDK's own retries, which take eleven seconds, an outage is noticed at once.
-            options = SendAvailabilityPairedNamespaceOptions(
-                secondary.admin(),
-                secondary.client(),
-                primary_name=primary.name,
-                backlog_queue_count=BACKLOG_QUEUES,
-                failover_interval=0,
-                ping_primary_interval=1,
-                ledger=self._ledger,
-            )
-            self._paired = enter(stack, pair_namespace(primary.client(retry_total=0), options))
-            self._paired.on_transition(
-                lambda event: self._voice.say(
+        await _create_entities(stage)
+        primary, secondary = stage.namespace("primary"), stage.namespace("secondary")
+        # Without the SDK's own retries, which take eleven seconds, an outage is noticed at once.
+        options = SendAvailabilityPairedNamespaceOptions(
+            secondary.administration(),
+            secondary.client(),
+            primary_name=stage.primary_name,
+            backlog_queue_count=BACKLOG_QUEUES,
+            failover_interval=0,
+            ping_primary_interval=1,
+            ledger=ledger,
+        )
+        async with await pair_namespace(primary.client(retry_total=0), options) as paired:
+            paired.on_transition(
+                lambda event: voice.say(
                     f"'{event.entity}' is {event.after.value} now ({event.cause.partition(':')[0]})."
                 )
             )
-            fleet = SenderFleet(self._paired, self._plan.seed, self._plan.senders, self._plan.pause_seconds)
-            self._fleet = enter(stack, fleet)
-            enter(stack, self._measuring(standby))
-            enter(stack, self._voice.watching(self._status))
-            self._quiet()
-            self._first_outage()
-            self._second_outage()
-            self._drain()
-            self._wait_for_receivers()
-            with deferred_interrupts():
-                stack.close()
-        return self._result()
+            senders = Senders(
+                paired,
+                {entity.name: entity.name for entity in ENTITIES},
+                lambda entity, number, _: parcel(plan.seed, entity, number).as_message(),
+            )
+            story = _Story(voice, stage, paired, senders, plan)
+            async with story.watching():
+                await story.quiet()
+                await story.first_outage()
+                await story.second_outage()
+                await story.drain(spark, ledger)
+        voice.say("Looking for every message.")
+        places = [
+            Destination(target.name, target.entity, target.subscription, target.entity == CARTS)
+            for target in DESTINATIONS
+        ]
+        census = await take_census(stage, places, BACKLOG_QUEUES, None)
+        voice.say("Closing the namespaces.")
+        return _result(senders, census, plan.seed)
 
-    def _quiet(self) -> None:
-        self._say(f"{self._fleet.size} senders send to the primary, {len(DESTINATIONS)} receivers read from it.")
-        self._allow(self._plan.quiet)
-        self._sent_all()
 
-    def _first_outage(self) -> None:
+class _Story:
+    """The acts."""
+
+    def __init__(self, voice: Narrator, stage: EmbeddedStage, paired: Any, senders: Senders, plan: Script) -> None:
+        self._voice = voice
+        self._stage = stage
+        self._paired = paired
+        self._senders = senders
+        self._plan = plan
+        self._backlog: int | None = None
+        self._arrived: dict[str, int] = {}
+
+    async def quiet(self) -> None:
+        self._voice.say(f"{self._plan.senders * len(ENTITIES)} senders send to the primary.")
+        await self._send(self._plan.quiet)
+
+    async def first_outage(self) -> None:
         """The primary is killed while the senders send, and comes back."""
-        before = self._plan.first_outage // 4
-        self._allow(before)
-        self._wait(lambda: self._fleet.left <= self._fleet.size * before // 2, "the senders")
-        pid = self._pair.primary.pid
-        with deferred_interrupts():
-            self._pair.primary.kill()
-        self._say(f"Killed the primary (process {pid}) with -9; the senders continue.")
-        self._allow(self._plan.first_outage - before)
-        self._sent_all()
-        self._say(f"No application noticed: {self._depth()} messages wait in the backlog on the secondary.")
-        with deferred_interrupts():
-            self._pair.primary.restart()
-        self._say("Restarted the primary; once a second, a ping for each entity checks whether it is back.")
-        self._all_healthy()
+        async with asyncio.TaskGroup() as group:
+            sending = group.create_task(self._send(self._plan.first_outage))
+            eighth = self._plan.first_outage * self._plan.senders * len(ENTITIES) // 8
+            goal = self._senders.accepted(None) + eighth
+            await self._wait(lambda: self._senders.accepted(None) >= goal or sending.done(), "the senders")
+            await self._stage.kill("primary")
+            self._voice.say("Killed the primary's process with -9; the senders continue.")
+        depth = await self._depth()
+        self._voice.say(f"No application noticed: {depth:,} messages wait in the backlog on the secondary.")
+        await self._stage.restart("primary")
+        self._voice.say("Restarted the primary; once a second, a ping for each entity checks whether it is back.")
+        await self._all_healthy()
 
-    def _second_outage(self) -> None:
+    async def second_outage(self) -> None:
         """One entity fails, the others work."""
-        self._pair.primary.fault("refuse", entity=PRICES)
-        self._say(f"Second outage: '{PRICES}' refuses every link, '{ORDERS}' and '{CARTS}' work.")
-        self._allow(self._plan.second_outage)
-        self._sent_all()
-        self._say(f"{self._depth()} messages wait in the backlog now.")
-        self._pair.primary.clear_faults()
-        self._say(f"Repaired '{PRICES}'.")
-        self._all_healthy()
+        await self._stage.fault(FaultAction("refuse", entity=PRICES))
+        self._voice.say(f"Second outage: '{PRICES}' refuses every link, '{ORDERS}' and '{CARTS}' work.")
+        await self._send(self._plan.second_outage)
+        self._voice.say(f"{await self._depth():,} messages wait in the backlog now.")
+        await self._stage.clear("primary", None)
+        self._voice.say(f"Repaired '{PRICES}'.")
+        await self._all_healthy()
 
-    def _drain(self) -> None:
+    async def drain(self, starting: Future[Any], ledger: Path) -> None:
         """The syphon runs as a Spark job, while the senders continue."""
-        if not self._spark.done():
-            self._say("Waiting for Spark, which started in the background.")
-        spark = _started(self._spark)
-        self._allow(self._plan.draining)
-        self._say("The Spark syphon carries the backlog home; the senders continue, to the primary.")
+        if not starting.done():
+            self._voice.say("Waiting for Spark, which started in the background.")
+        spark = await _started(starting)
+        self._voice.say("The Spark syphon carries the backlog home; the senders continue, to the primary.")
         from pairbus.pipeline import Access, run_spark_syphon
+        from pairbus.pipeline.java import kill_spark
 
         primary, secondary = (
-            Access(None, namespace.ca_file, namespace.connection_string)
-            for namespace in (self._pair.primary, self._pair.secondary)
+            Access(None, namespace.connection_verify, namespace._connection_string)
+            for namespace in (self._stage.namespace("primary"), self._stage.namespace("secondary"))
         )
-        carried = run_spark_syphon(
-            primary,
-            secondary,
-            spark=spark,
-            once=True,
-            primary_name=self._pair.primary.name,
-            queues=range(BACKLOG_QUEUES),
-            ledger=self._ledger,
+
+        def carry() -> Any:
+            return run_spark_syphon(
+                primary,
+                secondary,
+                spark=spark,
+                once=True,
+                primary_name=self._stage.primary_name,
+                queues=range(BACKLOG_QUEUES),
+                ledger=ledger,
+            )
+
+        try:
+            carried, _ = await asyncio.gather(asyncio.to_thread(carry), self._send(self._plan.draining))
+        except asyncio.CancelledError:
+            kill_spark()  # the loop waits for its threads
+            raise
+        self._voice.say(f"The syphon has carried {carried.restored:,} messages home in {carried.seconds:.1f} s.")
+
+    async def _send(self, each: int) -> None:
+        """Every sender sends this many messages."""
+        senders, rate = self._plan.senders, self._plan.rate
+        sends = (
+            self._senders.send(entity, SendAction(entity.name, each * senders, rate * senders, senders))
+            for entity in ENTITIES
         )
-        self._say(f"The syphon has carried {carried.restored:,} messages home in {carried.seconds:.1f} s.")
+        await asyncio.gather(*sends)
 
-    def _wait_for_receivers(self) -> None:
-        self._sent_all()
-        self._say("Waiting until every receiver has its messages.")
-        self._wait(lambda: not self._result().lost, "every message to arrive")
-        # Duplicates count too, and a copy that was locked when the primary died comes late: wait for empty queues.
-        with self._pair.primary.admin() as admin:
-            self._wait(lambda: not _left_over(admin), "the receivers' queues to be empty")
-        self._say("Closing the applications and the namespaces.")
-
-    def _sent_all(self) -> None:
-        self._wait(lambda: self._fleet.left == 0, "the senders")
-
-    def _all_healthy(self) -> None:
-        self._wait(
-            lambda: all(self._paired.state(entity) is EntityState.HEALTHY for entity in ENTITIES),
+    async def _all_healthy(self) -> None:
+        await self._wait(
+            lambda: all(self._paired.state(entity.name) is EntityState.HEALTHY for entity in ENTITIES),
             "every entity to be healthy",
         )
 
-    # An interrupt inside one of these could leave a lock that other threads wait for.
-
-    def _say(self, sentence: str) -> None:
-        with deferred_interrupts():
-            self._voice.say(sentence)
-
-    def _allow(self, more: int) -> None:
-        with deferred_interrupts():
-            self._fleet.allow(more)
-
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+    async def _wait(self, condition: Callable[[], bool], what: str) -> None:
         """Wait, and continue after the deadline: the result will say what is missing."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            if time.monotonic() >= deadline:
+                self._voice.say(f"Waited {PATIENCE_SECONDS:g} s for {what}.")
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
-        def check() -> bool:
-            with deferred_interrupts():
-                return condition()
+    async def _depth(self) -> int:
+        queues = [backlog_path(self._stage.primary_name, number) for number in range(BACKLOG_QUEUES)]
+        depths = await count_waiting(self._stage.namespace("secondary"), queues)
+        self._backlog = sum(depth.waiting for depth in depths.values())
+        return self._backlog
 
-        try:
-            wait_until(check, PATIENCE_SECONDS, what)
-        except TimeoutError as error:
-            self._say(str(error))
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Measure and show the status regularly."""
+        with self._voice.watching():
+            watch = asyncio.create_task(self._watch())
+            try:
+                yield
+            finally:
+                watch.cancel()
+                await asyncio.wait([watch])
 
-    def _result(self) -> DemoResult:
-        accepted, planned = self._fleet.accepted, list(self._fleet.planned())
-        counts = (count(target, accepted, planned, self._receivers.seen(target)) for target in DESTINATIONS)
-        return DemoResult(frozenset(parcel.message_id for parcel in accepted), len(self._fleet.refused), tuple(counts))
+    async def _watch(self) -> None:
+        async with self._stage.namespace("primary").administration() as admin:
+            while True:
+                self._voice.show(self._status())
+                await asyncio.sleep(MEASURE_EVERY_SECONDS)
+                try:
+                    await self._depth()
+                except (NamespaceError, OSError):
+                    self._backlog = None
+                try:
+                    for target in DESTINATIONS:
+                        runtime: Awaitable[Any] = (
+                            admin.get_queue_runtime_properties(target.entity)
+                            if target.subscription is None
+                            else admin.get_subscription_runtime_properties(target.entity, target.subscription)
+                        )
+                        self._arrived[target.name] = (await runtime).active_message_count or 0
+                except (AzureError, OSError):
+                    continue  # the primary is down: the last counts stay
 
     def _status(self) -> DemoStatus:
-        sent = Counter(parcel.entity for parcel in self._fleet.accepted)
-        entities = (
-            EntityStatus(
-                entity,
-                self._paired.state(entity),
-                sent[entity],
-                tuple(
-                    (target.name, len(self._receivers.seen(target)))
-                    for target in DESTINATIONS
-                    if target.entity == entity
-                ),
-            )
-            for entity in ENTITIES
+        return DemoStatus(tuple(self._entity_status(entity) for entity in ENTITIES), self._backlog)
+
+    def _entity_status(self, entity: DrillEntity) -> EntityStatus:
+        arrived = (
+            (target.name, self._arrived.get(target.name, 0)) for target in DESTINATIONS if target.entity == entity.name
         )
-        return DemoStatus(tuple(entities), self._backlog)
-
-    def _depth(self) -> str:
-        with deferred_interrupts():
-            self._backlog = _backlog_depth(self._standby, self._paired)
-        return f"{self._backlog:,}"
-
-    @contextmanager
-    def _measuring(self, standby: ServiceBusAdministrationClient) -> Iterator[None]:
-        """Measure the depth of the backlog regularly, on a thread of its own: the display must not wait."""
-        self._standby = standby
-
-        def measure(stop: threading.Event) -> None:
-            with self._pair.secondary.admin() as admin:
-                while not stop.wait(MEASURE_EVERY_SECONDS):
-                    try:
-                        self._backlog = _backlog_depth(admin, self._paired)
-                    except AzureError:
-                        self._backlog = None
-
-        with in_background("depth of the backlog", measure):
-            yield
+        name = entity.name
+        return EntityStatus(name, self._paired.state(name), self._senders.accepted(name), tuple(arrived))
 
 
-def _create_entities(admin: ServiceBusAdministrationClient) -> None:
-    # Short locks: a message that a receiver held when the primary died comes again soon. Duplicate detection: a send
-    # that was in doubt and went to the backlog arrives once.
-    settings: dict[str, Any] = {"lock_duration": timedelta(seconds=LOCK_SECONDS)}
-    admin.create_queue(ORDERS, requires_duplicate_detection=True, **settings)
-    admin.create_queue(CARTS, requires_duplicate_detection=True, requires_session=True, **settings)
-    admin.create_topic(PRICES, requires_duplicate_detection=True)
-    for target in DESTINATIONS:
-        if target.subscription is not None and target.sql_filter is not None:
-            admin.create_subscription(target.entity, target.subscription, **settings)
-            admin.create_rule(target.entity, target.subscription, "selected", filter=SqlRuleFilter(target.sql_filter))
-            admin.delete_rule(target.entity, target.subscription, "$Default")
+async def _create_entities(stage: EmbeddedStage) -> None:
+    async with stage.namespace("primary").administration() as admin:
+        await admin.create_queue(ORDERS, requires_duplicate_detection=True)
+        await admin.create_queue(CARTS, requires_duplicate_detection=True, requires_session=True)
+        await admin.create_topic(PRICES, requires_duplicate_detection=True)
+        for target in DESTINATIONS:
+            if target.subscription is not None:
+                place = (target.entity, target.subscription)
+                await admin.create_subscription(*place)
+                await admin.create_rule(*place, "selected", filter=SqlRuleFilter(target.sql_filter))
+                await admin.delete_rule(*place, "$Default")
 
 
-def _backlog_depth(admin: ServiceBusAdministrationClient, paired: PairedServiceBusClient) -> int:
-    queues = paired.backlog_queues
-    return sum(
-        admin.get_queue_runtime_properties(path).active_message_count or 0 for path in {*queues.found, *queues.created}
-    )
+def _result(senders: Senders, census: Census, seed: int) -> DemoResult:
+    """Compare the accepted messages with those found. Every number that was begun may have been sent."""
+    sent = [parcel(seed, entity, number) for entity in ENTITIES for number in range(1, senders.begun(entity.name) + 1)]
+    ids = frozenset(name for entity in ENTITIES for name in senders.sent[entity.name].accepted)
+    accepted = [each for each in sent if each.message_id in ids]
+    counts = (count(target, accepted, sent, census.delivered[target.name]) for target in DESTINATIONS)
+    return DemoResult(ids, senders.refused(None), tuple(counts))
 
 
-def _left_over(admin: ServiceBusAdministrationClient) -> int:
-    """How many messages the receivers have not completed, dead letters included."""
-    counts = (
-        admin.get_queue_runtime_properties(target.entity)
-        if target.subscription is None
-        else admin.get_subscription_runtime_properties(target.entity, target.subscription)
-        for target in DESTINATIONS
-    )
-    return sum((part.active_message_count or 0) + (part.dead_letter_message_count or 0) for part in counts)
-
-
-def _started(spark: Future[Any]) -> Any:
+async def _started(spark: Future[Any]) -> Any:
     """The Spark session; wait for it, but not forever."""
-    if not wait([spark], SPARK_SECONDS).done:
-        raise SparkLateError(f"Spark did not start within {SPARK_SECONDS:g} s: check that 'java -version' works.")
-    return spark.result()
+    try:
+        async with asyncio.timeout(SPARK_SECONDS):
+            return await asyncio.wrap_future(spark)
+    except TimeoutError:
+        raise SparkLateError(
+            f"Spark did not start within {SPARK_SECONDS:g} s: check that 'java -version' works."
+        ) from None
 
 
 @contextmanager
@@ -379,6 +337,7 @@ def _spark_in_background() -> Iterator[Future[Any]]:
     from pairbus.pipeline.java import kill_spark
 
     session: Future[Any] = Future()
+    session.set_running_or_notify_cancel()  # waiting for it must not cancel it
 
     def start(folder: str) -> None:
         from pairbus.pipeline.session import local_session  # importing it takes a second
@@ -398,17 +357,3 @@ def _spark_in_background() -> Iterator[Future[Any]]:
         except BaseException:
             kill_spark()
             raise
-
-
-def _report(spark: Any, ledger: Path, tables: Path) -> Report:
-    from pairbus.pipeline.build import build
-    from pairbus.pipeline.report import report
-
-    build(spark, ledger, tables)
-    return report(spark, tables)
-
-
-def _write(report: Report, page: Path) -> None:
-    from pairbus.pipeline.page import html_page
-
-    page.write_text(html_page(report), encoding="utf-8")

@@ -12,9 +12,8 @@ from typing import Any
 from azure.servicebus import ServiceBusSubQueue
 
 from pairbus.amqp.message import read_facts
-from pairbus.drill.scenario import DrillEntity
 from pairbus.drill.senders import SESSIONS
-from pairbus.drill.stage import SUBSCRIPTION, Stage
+from pairbus.drill.stage import Stage
 from pairbus.pairing.options import backlog_path
 from pairbus.spool import SpoolJournal
 from pairbus.syphon.backlog import DEAD_LETTERS, peek
@@ -84,7 +83,31 @@ class Census:
         return account, lost
 
 
-async def take_census(stage: Stage, entities: Iterable[DrillEntity], queues: int, spool: Path | None) -> Census:
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where messages arrive: a queue, or a subscription of a topic. `name` is its key in the census."""
+
+    name: str
+    path: str
+    subscription: str | None = None
+    sessions: bool = False
+
+    def receivers(self, client: Any) -> list[Any]:
+        """A receiver, or one for each session."""
+        if self.sessions:
+            return [client.get_queue_receiver(self.path, session_id=session) for session in SESSIONS]
+        return [self._receiver(client)]
+
+    def dead_letters(self, client: Any) -> Any:
+        return self._receiver(client, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+
+    def _receiver(self, client: Any, **options: Any) -> Any:
+        if self.subscription is not None:
+            return client.get_subscription_receiver(self.path, self.subscription, **options)
+        return client.get_queue_receiver(self.path, **options)
+
+
+async def take_census(stage: Stage, destinations: Iterable[Destination], queues: int, spool: Path | None) -> Census:
     """Look everywhere. The paired client must be closed, and both namespaces must answer."""
     census = Census()
     slots = asyncio.Semaphore(MAX_PARALLEL_LOOKS)
@@ -95,12 +118,11 @@ async def take_census(stage: Stage, entities: Iterable[DrillEntity], queues: int
 
     secondary = stage.namespace("secondary")
     async with stage.namespace("primary").client() as client, asyncio.TaskGroup() as group:
-        for entity in entities:
-            path = stage.path(entity.name)
-            copies = census.delivered[entity.name] = Counter()
-            for receiver in _receivers(client, path, entity):
+        for destination in destinations:
+            copies = census.delivered[destination.name] = Counter()
+            for receiver in destination.receivers(client):
                 group.create_task(look(_peek_all(receiver), copies.update))
-            group.create_task(look(_peek_all(_dead_letters(client, path, entity)), census.dead_lettered.update))
+            group.create_task(look(_peek_all(destination.dead_letters(client)), census.dead_lettered.update))
         for number in range(queues):
             path = backlog_path(stage.primary_name, number)
             group.create_task(look(_peek_backlog(secondary, path), census.waiting.update))
@@ -108,20 +130,6 @@ async def take_census(stage: Stage, entities: Iterable[DrillEntity], queues: int
     if spool is not None:
         census.spooled.update(_read_spool(spool))
     return census
-
-
-def _receivers(client: Any, path: str, entity: DrillEntity) -> list[Any]:
-    if entity.topic:
-        return [client.get_subscription_receiver(path, SUBSCRIPTION)]
-    if entity.sessions:
-        return [client.get_queue_receiver(path, session_id=session) for session in SESSIONS]
-    return [client.get_queue_receiver(path)]
-
-
-def _dead_letters(client: Any, path: str, entity: DrillEntity) -> Any:
-    if entity.topic:
-        return client.get_subscription_receiver(path, SUBSCRIPTION, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-    return client.get_queue_receiver(path, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
 
 
 async def _peek_all(receiver: Any) -> AsyncIterator[str]:

@@ -18,7 +18,7 @@ from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusReceiveMode
 
 from pairbus.aio import SendAvailabilityPairedNamespaceOptions, pair_namespace
-from pairbus.drill.census import FIELDS, Account, Census, take_census
+from pairbus.drill.census import FIELDS, Account, Census, Destination, take_census
 from pairbus.drill.scenario import (
     ClearAction,
     DrillStep,
@@ -38,7 +38,7 @@ from pairbus.drill.scenario import (
     is_known,
 )
 from pairbus.drill.senders import Senders
-from pairbus.drill.stage import LeftBehindError, Stage, entities_on, set_sending
+from pairbus.drill.stage import SUBSCRIPTION, LeftBehindError, Stage, entities_on, set_sending
 from pairbus.errors import PairbusError
 from pairbus.failover import EntityState
 from pairbus.pairing.options import backlog_path
@@ -129,8 +129,12 @@ async def run_drill(scenario: Scenario, stage: Stage, report: Callable[[str], No
             await stage.repair()
             for entity in drill.disabled:
                 await set_sending(stage, scenario.entities[entity], True)
+            destinations = [
+                Destination(entity.name, stage.path(entity.name), entity.topic and SUBSCRIPTION, entity.sessions)
+                for entity in entities
+            ]
             try:
-                census = await take_census(stage, entities, queues, spool)
+                census = await take_census(stage, destinations, queues, spool)
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from errors
     except LeftBehindError as error:

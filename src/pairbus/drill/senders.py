@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,20 +34,31 @@ class TooManyMessagesError(RuntimeError):
 class SentMessages:
     """The results of the sends to one entity."""
 
+    begun: int = 0
     accepted: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     refused: int = 0
 
 
-class Senders:
-    """All senders of a drill, on one paired client."""
+def drill_message(entity: DrillEntity, number: int, size: int) -> ServiceBusMessage:
+    session = SESSIONS[number % len(SESSIONS)] if entity.sessions else None
+    return ServiceBusMessage(b"." * size, message_id=f"{entity.name}-{number}", session_id=session)
 
-    def __init__(self, paired: Any, paths: dict[str, str]) -> None:
+
+class Senders:
+    """All senders of a drill, on one paired client. The messages of each entity are numbered from 1."""
+
+    def __init__(
+        self,
+        paired: Any,
+        paths: dict[str, str],
+        make_message: Callable[[DrillEntity, int, int], ServiceBusMessage] = drill_message,
+    ) -> None:
         self._paired = paired
         self._paths = paths
+        self._make_message = make_message
         self.sent: dict[str, SentMessages] = defaultdict(SentMessages)
         self.errors: Counter[str] = Counter()
-        self._numbers = itertools.count(1)
         self._background: dict[asyncio.Task[None], str] = {}
         self._stops: dict[str, asyncio.Event] = {}
 
@@ -87,6 +98,10 @@ class Senders:
             if isinstance(outcome, Exception):
                 raise outcome
 
+    def begun(self, entity: str | None) -> int:
+        """How many messages were given to a sender, answered or not."""
+        return sum(sent.begun for sent in self._of(entity))
+
     def accepted(self, entity: str | None) -> int:
         return sum(len(sent.accepted) for sent in self._of(entity))
 
@@ -123,13 +138,11 @@ class Senders:
                 await self._send_message(sender, entity, action.size)
 
     async def _send_message(self, sender: Any, entity: DrillEntity, size: int) -> None:
-        number = next(self._numbers)
-        if number > MAX_MESSAGES:
+        if self.begun(None) >= MAX_MESSAGES:
             raise TooManyMessagesError
-        message_id = f"{entity.name}-{number}"
-        session = SESSIONS[number % len(SESSIONS)] if entity.sessions else None
-        message = ServiceBusMessage(b"." * size, message_id=message_id, session_id=session)
         sent = self.sent[entity.name]
+        sent.begun += 1
+        message = self._make_message(entity, sent.begun, size)
         began = time.monotonic()
         try:
             await sender.send_messages(message)
@@ -138,7 +151,7 @@ class Senders:
             self.errors[type(error).__name__] += 1
             return
         sent.seconds.append(time.monotonic() - began)
-        sent.accepted.append(message_id)
+        sent.accepted.append(str(message.message_id))
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

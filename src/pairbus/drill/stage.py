@@ -15,7 +15,7 @@ import secrets
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 
@@ -28,6 +28,8 @@ SUBSCRIPTION = "drill"
 EMBEDDED_PRIMARY = "contoso"
 DELETE_SECONDS = 30.0
 
+T = TypeVar("T")
+
 
 class LeftBehindError(RuntimeError):
     """The drill could not delete entities that it created."""
@@ -35,6 +37,16 @@ class LeftBehindError(RuntimeError):
     def __init__(self, names: list[str]) -> None:
         super().__init__(f"The drill could not delete what it created; delete it yourself: {', '.join(names)}.")
         self.names = tuple(names)
+
+
+async def on_thread(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Run blocking work on a thread. A cancellation takes effect when it is done: nothing may stay half started."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **options))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 class Stage(Protocol):
@@ -79,13 +91,13 @@ class EmbeddedStage:
         return entity
 
     async def kill(self, role: NamespaceRole) -> None:
-        await asyncio.to_thread(self._embedded[role].kill)
+        await on_thread(self._embedded[role].kill)
 
     async def restart(self, role: NamespaceRole) -> None:
-        await asyncio.to_thread(self._embedded[role].restart)
+        await on_thread(self._embedded[role].restart)
 
     async def fault(self, fault: FaultAction) -> None:
-        await asyncio.to_thread(
+        await on_thread(
             self._embedded[fault.namespace].fault,
             fault.mode,
             entity=fault.entity,
@@ -96,11 +108,11 @@ class EmbeddedStage:
 
     async def clear(self, role: NamespaceRole, entity: str | None) -> None:
         if self._embedded[role].running:
-            await asyncio.to_thread(self._embedded[role].clear_faults, entity)
+            await on_thread(self._embedded[role].clear_faults, entity)
 
     async def repair(self) -> None:
         for embedded in self._embedded.values():
-            await asyncio.to_thread(embedded.clear_faults if embedded.running else embedded.start)
+            await on_thread(embedded.clear_faults if embedded.running else embedded.start)
 
 
 class RealStage:
@@ -136,17 +148,18 @@ class RealStage:
 
 
 @contextlib.asynccontextmanager
-async def embedded_stage() -> AsyncIterator[EmbeddedStage]:
-    """Start two embedded namespaces for one drill."""
+async def embedded_stage(folder: Path | None = None) -> AsyncIterator[EmbeddedStage]:
+    """Start two embedded namespaces, in a temporary folder if none is given."""
     from pairbus.testing.namespace import embedded_pair
 
-    with tempfile.TemporaryDirectory(prefix="pairbus-drill-") as folder:
-        running = embedded_pair(Path(folder), process=True)
-        pair = await asyncio.to_thread(running.__enter__)
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pairbus-drill-")))
+        running = embedded_pair(folder, process=True)
         try:
-            yield EmbeddedStage(Path(folder), pair)
+            yield EmbeddedStage(folder, await on_thread(running.__enter__))
         finally:
-            await asyncio.to_thread(running.__exit__, None, None, None)
+            await on_thread(running.__exit__, None, None, None)
 
 
 @contextlib.asynccontextmanager

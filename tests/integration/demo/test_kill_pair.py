@@ -1,6 +1,6 @@
 """`kill -9` of either namespace of a pair, again and again, while an application sends through the pairing.
 
-Whatever was accepted (the send returned) must arrive at the receiver of the primary: directly, or through the backlog
+Whatever was accepted (the send returned) must be in the primary: directly, or through the backlog
 and the syphon. It may arrive twice. The moments come from a seed, which is printed; `PAIRBUS_KILL_SEED` repeats it.
 """
 
@@ -10,29 +10,25 @@ import itertools
 import os
 import random
 import threading
-from pathlib import Path
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus import BacklogUnavailableError, SendAvailabilityPairedNamespaceOptions, pair_namespace
-from pairbus.demo.fleet import Destination, Receivers
-from pairbus.ledger import LedgerWriter
 from pairbus.testing import EmbeddedPair, wait_until
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "20")) // 4
 SEED = int(os.environ.get("PAIRBUS_KILL_SEED", random.SystemRandom().randrange(2**32)))
 BACKLOG_QUEUES = 2
-ORDERS = Destination("orders")
 PATIENCE_SECONDS = 120.0
 
 
-def test_what_was_accepted_arrives(pairbus_process_pair: EmbeddedPair, tmp_path: Path) -> None:
+def test_what_was_accepted_arrives(pairbus_process_pair: EmbeddedPair) -> None:
     print(f"PAIRBUS_KILL_SEED={SEED}")
     moments = random.Random(SEED)
     primary, secondary = pairbus_process_pair.primary, pairbus_process_pair.secondary
     with primary.admin() as admin:
-        admin.create_queue("orders", max_delivery_count=2000)
+        admin.create_queue("orders")
     accepted: list[str] = []
     refused: list[str] = []
     unexpected: list[BaseException] = []
@@ -48,8 +44,6 @@ def test_what_was_accepted_arrives(pairbus_process_pair: EmbeddedPair, tmp_path:
         send_timeout=10,
     )
     with (
-        LedgerWriter(tmp_path / "ledger") as ledger,
-        Receivers(primary, [ORDERS], ledger) as receivers,
         pair_namespace(primary.client(retry_total=0), options) as paired,
         secondary.admin() as standby,
         paired.get_queue_sender("orders") as sender,
@@ -90,9 +84,14 @@ def test_what_was_accepted_arrives(pairbus_process_pair: EmbeddedPair, tmp_path:
 
         def is_home() -> bool:
             paths = (f"contoso/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES))
-            waiting = sum(standby.get_queue_runtime_properties(path).total_message_count or 0 for path in paths)
-            return waiting == 0 and set(receivers.seen(ORDERS)) >= set(accepted)
+            return sum(standby.get_queue_runtime_properties(path).total_message_count or 0 for path in paths) == 0
 
-        wait_until(is_home, PATIENCE_SECONDS, "everything accepted to arrive")
-    assert set(accepted) - set(receivers.seen(ORDERS)) == set(), "accepted and lost"
-    assert set(receivers.seen(ORDERS)) <= {*accepted, *refused}
+        wait_until(is_home, PATIENCE_SECONDS, "the backlog to be empty")
+    arrived: set[str] = set()
+    with primary.client() as client, client.get_queue_receiver("orders") as receiver:
+        number = 0
+        while messages := receiver.peek_messages(1000, sequence_number=number):
+            arrived.update(str(message.message_id) for message in messages)
+            number = (messages[-1].sequence_number or 0) + 1
+    assert set(accepted) - arrived == set(), "accepted and lost"
+    assert arrived <= {*accepted, *refused}

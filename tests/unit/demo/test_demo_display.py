@@ -29,7 +29,8 @@ def test_a_line_says_states_routes_and_depth() -> None:
 def test_plain_lines_have_no_control_codes() -> None:
     output = io.StringIO()
     plain = PlainNarrator(output)
-    with plain.watching(lambda: STATUS):
+    with plain.watching():
+        plain.show(STATUS)
         plain.say("Killed the primary.")
     assert output.getvalue().endswith(" s  Killed the primary.\n")
     assert "\x1b" not in output.getvalue()
@@ -38,7 +39,8 @@ def test_plain_lines_have_no_control_codes() -> None:
 def test_a_terminal_gets_a_table_below_the_sentences() -> None:
     output = io.StringIO()
     live = LiveNarrator(Console(file=output, force_terminal=True, width=100, height=30))
-    with live.watching(lambda: STATUS):
+    with live.watching():
+        live.show(STATUS)
         live.say("Killed the primary.")
     shown = output.getvalue()
     for part in ("Killed the primary.", "failed over", "1,234 messages in the backlog", "europe 7", "large 12"):
@@ -49,7 +51,8 @@ def test_a_terminal_gets_a_table_below_the_sentences() -> None:
 
 def test_a_quiet_narrator_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     quiet = QuietNarrator()
-    with quiet.watching(lambda: STATUS):
+    with quiet.watching():
+        quiet.show(STATUS)
         quiet.say("Killed the primary.")
     assert capsys.readouterr() == ("", "")
 
