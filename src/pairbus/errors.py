@@ -27,6 +27,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
+class UsageError(Exception):
+    """A file, an option or a setup cannot be used. The text is one sentence with the value and what to do.
+
+    Not in the tree: no send raises it. The command line prints the sentence and exits with 2.
+    """
+
+
 class PairbusError(Exception):
     """The base class of all errors of this library."""
 

@@ -19,11 +19,15 @@ import tomllib
 from collections.abc import Callable, Iterable
 from datetime import date, time
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
+from pairbus.errors import UsageError
+
+MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 50
 MAX_INTEGER = 2**63 - 1  # TOML asks readers to support no more
 MAX_SUGGESTED = 20
@@ -36,8 +40,20 @@ _FIELD = re.compile(r"Object (?:contains (unknown)|missing required) field `(.*)
 T = TypeVar("T")
 
 
-class TomlError(ValueError):
+class TomlError(UsageError, ValueError):
     """The file cannot be used; the text is one sentence for its author."""
+
+
+def read_small_file(path: Path, what: str) -> bytes:
+    """The content of a file that the user named; `what` names it in the TomlError, such as "the fleet fleet.toml"."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise TomlError(f"Cannot read {what}: {error.strerror}.") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise TomlError(f"{what[0].upper()}{what[1:]} has more than {MAX_FILE_BYTES:,} bytes: is it the right file?")
+    return raw
 
 
 def read_toml(raw: bytes | str, *, where: str) -> dict[str, Any]:

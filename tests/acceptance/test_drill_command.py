@@ -17,9 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from pairbus.drill import LeftBehindError, real_stage
 from pairbus.drill.scenario import DrillEntity
-from pairbus.drill.stage import entities_on
+from pairbus.drill.stage import LeftBehindError, entities_on, real_stage
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon import Namespace
 from pairbus.testing import EmbeddedPair, embedded_pair, wait_until

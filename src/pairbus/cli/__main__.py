@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -16,13 +16,8 @@ from typer.main import get_command
 
 from pairbus.cli import backlog, cost, dashboard, demo, doctor, drill, fault, ledger, output, serve, settings, syphon
 from pairbus.cli.commands import ROOT_VARIABLES, Config, Group, HelpRequested, Quiet, use_own_classes
-from pairbus.cli.output import CANNOT_RUN, DONE, INTERRUPTED, Refusal, describe_usage_error, plain
-
-# The order in which a newcomer meets them.
-ORDER = (
-    *("demo", "serve", "fault", "doctor", "drill", "syphon", "backlog", "deadletters", "dashboard"),
-    *("ledger", "cost", "simulate", "completion"),
-)
+from pairbus.cli.output import CANNOT_RUN, DONE, INTERRUPTED, describe_usage_error, plain
+from pairbus.errors import UsageError
 
 app = typer.Typer(
     name="pairbus",
@@ -32,8 +27,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, serve, fault, doctor, drill, syphon, backlog, dashboard, ledger, cost):
-    module.register(app)
 
 
 def show_version(requested: bool) -> None:
@@ -65,7 +58,6 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-@app.command("completion")
 def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
     """Print the completion script for a shell.
 
@@ -80,11 +72,34 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bas
     typer.echo(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
 
 
+# In the order in which a newcomer meets them.
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
+    "demo": demo.demo,
+    "serve": serve.serve,
+    "fault": fault.fault,
+    "doctor": doctor.doctor,
+    "drill": drill.drill,
+    "syphon": syphon.syphon,
+    "backlog": backlog.backlog,
+    "deadletters": backlog.deadletters,
+    "dashboard": dashboard.dashboard,
+    "ledger": ledger.commands,
+    "cost": cost.cost,
+    "simulate": cost.simulate,
+    "completion": completion,
+}
+for name, command in COMMANDS.items():
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)
+
+
 def command_tree() -> Any:
     """All commands, built as `run` uses them."""
     use_own_classes(app)
     root: Any = get_command(app)
-    root.commands = {name: root.commands[name] for name in ORDER if name in root.commands}
+    root.commands = {name: root.commands[name] for name in COMMANDS}
     for param in root.params:
         param.envvar = ROOT_VARIABLES.get(param.name)
     return root
@@ -99,8 +114,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except HelpRequested as requested:
         sys.stderr.write(f"{requested}\n")
         return CANNOT_RUN
-    except Refusal as refusal:
-        return _refuse(str(refusal))
+    except UsageError as error:
+        return _refuse(str(error))
     except typer.TyperException as error:
         return _refuse(describe_usage_error(error))
     except ModuleNotFoundError as error:

@@ -26,11 +26,6 @@ backlog = typer.Typer(help="Look into the backlog queues, and clean them up.", n
 deadletters = typer.Typer(help="Handle messages that the syphon could not deliver.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(backlog, name="backlog")
-    app.add_typer(deadletters, name="deadletters")
-
-
 @backlog.command("list")
 def list_backlog(
     primary_name: PrimaryName, secondary: Secondary = None, queues: Queues = "0-9", as_json: AsJson = False

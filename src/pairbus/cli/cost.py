@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pairbus.cli.foreground import with_spark
-from pairbus.cli.options import PlanName, TariffFile, TariffName, read_small_file, read_tariffs
+from pairbus.cli.options import PlanName, TariffFile, TariffName, read_tariffs
 from pairbus.cli.output import Refusal, counted, remark
 
 FleetFile = Annotated[Path, typer.Argument(metavar="FLEET.toml", help="The fleet; docs/costs.md has an example.")]
@@ -21,14 +21,10 @@ _ALL = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    cost = typer.Typer(help="Calculate what a pairing costs.", no_args_is_help=True)
-    cost.command("estimate")(estimate)
-    cost.command("forecast")(forecast)
-    app.add_typer(cost, name="cost")
-    app.command("simulate")(simulate)
+cost = typer.Typer(help="Calculate what a pairing costs.", no_args_is_help=True)
 
 
+@cost.command("estimate")
 def estimate(
     clients: Annotated[int, typer.Option(help="Number of paired clients.")] = 1,
     entities: Annotated[int, typer.Option(help="Queues and topics that each client sends to.")] = 1,
@@ -109,6 +105,7 @@ def estimate(
     )
 
 
+@cost.command("forecast")
 def forecast(fleet: FleetFile, tariff_file: TariffFile = None, as_json: AsJson = False) -> None:
     """Forecast what the pairing of a fleet will cost.
 
@@ -131,16 +128,14 @@ def simulate(
 
 
 def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: bool, shown: tuple[str, ...]) -> None:
-    from pairbus.costs import TariffError, tariff_for
-    from pairbus.pipeline.fleet import FleetError, parse_fleet
+    from pairbus.costs import tariff_for
+    from pairbus.pipeline.fleet import parse_fleet
+    from pairbus.toml import read_small_file
 
     tariffs, _ = read_tariffs(tariff_file, None)
-    try:
-        plan = parse_fleet(read_small_file("fleet", file), str(file), runs=runs)
-        tariff = tariff_for(tariffs, plan.tariff, date.today())
-        tariff.plan(plan.plan)
-    except (FleetError, TariffError) as error:
-        raise Refusal(str(error)) from error
+    plan = parse_fleet(read_small_file(file, f"the fleet {file}"), str(file), runs=runs)
+    tariff = tariff_for(tariffs, plan.tariff, date.today())
+    tariff.plan(plan.plan)
 
     def run(spark: Any) -> list[dict[str, Any]]:
         from pairbus.pipeline.simulation import forecast as distribution

@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8750
 
 
-def register(app: typer.Typer) -> None:
-    app.command("dashboard")(dashboard)
-
-
 def dashboard(
     port: Annotated[int, typer.Option(help="The port; 0 for any free one.")] = DEFAULT_PORT,
     state_dir: Annotated[
@@ -92,13 +88,10 @@ def dashboard(
         raise Refusal("The dashboard needs aiohttp: pip install 'pairbus[dashboard]'.") from error
     import asyncio
 
-    from pairbus.publishing.folder import FolderError, open_state_folder
+    from pairbus.publishing.folder import open_state_folder
 
     prices = _prices(tariff_file, tariff, plan, month_operations)
-    try:
-        open_state_folder(state_dir)
-    except FolderError as error:
-        raise Refusal(str(error)) from error
+    open_state_folder(state_dir)
     try:
         listener = listen(port)
     except OSError as error:
@@ -111,15 +104,12 @@ def dashboard(
 
 
 def _prices(file: Path | None, name: str | None, plan: str, month_operations: int) -> Prices:
-    from pairbus.costs import TariffError, tariff_for
+    from pairbus.costs import tariff_for
     from pairbus.dashboard.money import Prices
 
     tariffs, chosen = read_tariffs(file, name)
-    try:
-        tariff = tariff_for(tariffs, chosen, date.today())
-        return Prices(tariff, tariff.plan(plan), month_operations)
-    except TariffError as error:
-        raise Refusal(str(error)) from error
+    tariff = tariff_for(tariffs, chosen, date.today())
+    return Prices(tariff, tariff.plan(plan), month_operations)
 
 
 async def _serve(

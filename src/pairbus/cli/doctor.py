@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from pairbus.syphon import Namespace
 
 
-def register(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
-
-
 def doctor(
     primary: Primary = None,
     secondary: Secondary = None,
@@ -50,7 +46,8 @@ def doctor(
     """
     import asyncio
 
-    from pairbus.doctor import Status, examine
+    from pairbus.doctor import Status
+    from pairbus.doctor.examination import examine
 
     numbers = parse_queues(queues)
     first, known_name = _namespace("primary", primary)

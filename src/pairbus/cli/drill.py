@@ -11,11 +11,8 @@ from pairbus.cli.options import primary_and_secondary
 from pairbus.cli.output import ANSWER_IS_NO, DONE, Refusal, plain, print_json, remark
 
 if TYPE_CHECKING:
-    from pairbus.drill import DrillResult, Scenario
-
-
-def register(app: typer.Typer) -> None:
-    app.command("drill")(drill)
+    from pairbus.drill.running import DrillResult
+    from pairbus.drill.scenario import Scenario
 
 
 def drill(
@@ -50,15 +47,13 @@ def drill(
 
     from azure.core.exceptions import AzureError
 
-    from pairbus.drill import LeftBehindError, ScenarioError, read_scenario
+    from pairbus.drill.scenario import read_scenario
+    from pairbus.drill.stage import LeftBehindError
     from pairbus.errors import PairbusError
 
     if not real and (primary is not None or secondary is not None):
         raise Refusal("--primary and --secondary work only with --real: add it, or leave them out.")
-    try:
-        script = read_scenario(scenario)
-    except ScenarioError as error:
-        raise Refusal(str(error)) from error
+    script = read_scenario(scenario)
     logging.basicConfig(level=logging.CRITICAL)  # an outage floods the logs; the drill reports what matters
     # CI systems cancel a job with SIGTERM. Like Ctrl-C, it must let the drill delete what it created.
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
@@ -78,7 +73,8 @@ def drill(
 
 
 async def _play(scenario: Scenario, real: bool, primary: str | None, secondary: str | None) -> DrillResult:
-    from pairbus.drill import embedded_stage, real_stage, run_drill
+    from pairbus.drill.running import run_drill
+    from pairbus.drill.stage import embedded_stage, real_stage
 
     if not real:
         async with embedded_stage() as stage:

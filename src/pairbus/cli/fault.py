@@ -22,10 +22,6 @@ class Mode(StrEnum):
     ACCEPT_THEN_FAIL = "accept-then-fail"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("fault")(fault)
-
-
 def fault(
     server: Annotated[
         str,
@@ -77,33 +73,30 @@ def fault(
     delay_ms = None if delay is None else parse_duration_ms("--delay", delay)
     for_ms = None if duration is None else parse_duration_ms("--for", duration)
 
-    from pairbus.embedded.faults import FaultControlError, RemoteSwitchboard
+    from pairbus.embedded.faults import RemoteSwitchboard
 
-    try:
-        connection_string = _connection_string(server)
-        address = connection_string.partition("sb://")[2].partition(";")[0].strip("/")
-        target = f"{entity or 'the whole namespace'} at {address}"
-        switchboard = RemoteSwitchboard(connection_string)
-        change = None
-        if clear:
-            switchboard.clear(entity)
-            change = f"Faults cleared: {target}."
-        elif mode:
-            switchboard.set(mode, entity=entity, condition=condition, rate=rate, delay_ms=delay_ms, for_ms=for_ms)
-            change = f"Fault {mode.value}: {target}, {f'for {duration}' if duration else 'until it is cleared'}."
-        if as_json:
-            print_json(list(switchboard.list()))
-        elif change is not None:
-            if not is_quiet():
-                typer.echo(change)
-        else:
-            faults = list(switchboard.list())
-            for active in faults:
-                print_json(active)
-            if not faults:
-                typer.echo(f"No fault is active at {address}.")
-    except FaultControlError as error:
-        raise Refusal(str(error)) from error
+    connection_string = _connection_string(server)
+    address = connection_string.partition("sb://")[2].partition(";")[0].strip("/")
+    target = f"{entity or 'the whole namespace'} at {address}"
+    switchboard = RemoteSwitchboard(connection_string)
+    change = None
+    if clear:
+        switchboard.clear(entity)
+        change = f"Faults cleared: {target}."
+    elif mode:
+        switchboard.set(mode, entity=entity, condition=condition, rate=rate, delay_ms=delay_ms, for_ms=for_ms)
+        change = f"Fault {mode.value}: {target}, {f'for {duration}' if duration else 'until it is cleared'}."
+    if as_json:
+        print_json(list(switchboard.list()))
+    elif change is not None:
+        if not is_quiet():
+            typer.echo(change)
+    else:
+        faults = list(switchboard.list())
+        for active in faults:
+            print_json(active)
+        if not faults:
+            typer.echo(f"No fault is active at {address}.")
 
 
 def _connection_string(server: str) -> str:

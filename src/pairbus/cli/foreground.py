@@ -55,19 +55,14 @@ def with_spark(work: Callable[[Any], T]) -> T:
 
 @contextmanager
 def refusing_spark_errors() -> Iterator[None]:
-    """Turn errors of Java, the tables, the queues and Spark into refusals.
+    """Turn errors of the disk and of Spark into refusals.
 
     A traceback would exit with 1, which a report reserves for "a message is lost".
     """
-    from pairbus.pipeline.java import JavaMissingError
-    from pairbus.pipeline.servicebus.wire import WireError
     from pairbus.pipeline.session import SPARK_ERRORS, cause_of
-    from pairbus.pipeline.store import TablesError
 
     try:
         yield
-    except (TablesError, JavaMissingError, WireError) as error:
-        raise Refusal(str(error)) from error
     except OSError as error:
         raise Refusal(f"Cannot use {error.filename or 'a file'}: {error.strerror or error}.") from error
     except SPARK_ERRORS as error:

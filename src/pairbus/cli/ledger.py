@@ -39,13 +39,10 @@ Tables = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    ledger = typer.Typer(help="Build tables from a ledger, and report on them.", no_args_is_help=True)
-    ledger.command("build")(build)
-    ledger.command("report")(report)
-    app.add_typer(ledger, name="ledger")
+commands = typer.Typer(help="Build tables from a ledger, and report on them.", no_args_is_help=True)
 
 
+@commands.command("build")
 def build(
     ledger: LedgerFolder,
     tables: Tables = None,
@@ -83,6 +80,7 @@ def build(
     )
 
 
+@commands.command("report")
 def report(
     ledger: LedgerFolder,
     tables: Tables = None,
@@ -214,12 +212,9 @@ def _tables(ledger: Path, tables: Path | None) -> Path:
 
 
 def _prices_of(tables: Path) -> Pricing | None:
-    from pairbus.pipeline.store import TablesError, TableStore
+    from pairbus.pipeline.store import TableStore
 
-    try:
-        return TableStore(tables).manifest().prices
-    except TablesError as error:
-        raise Refusal(str(error)) from error
+    return TableStore(tables).manifest().prices
 
 
 def _remark_on_names(spark: Any, tables: Path, pricing: Pricing | None) -> None:

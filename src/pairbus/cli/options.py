@@ -64,7 +64,6 @@ Connections = Annotated[
     ),
 ]
 
-MAX_FILE_BYTES = 1024 * 1024
 MAX_DURATION_MS = 7 * 24 * 3_600_000
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
@@ -262,18 +261,6 @@ def check_port(port: int) -> None:
         raise Refusal(f"--port {port} is not a port: use a number from 0 (any free port) to 65535.")
 
 
-def read_small_file(noun: str, path: Path) -> bytes:
-    """The content of a file that the user names; `noun` says in errors what it should be, such as 'fleet'."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise Refusal(f"Cannot read the {noun} {path}: {error.strerror}.") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise Refusal(f"The {noun} {path} has more than {MAX_FILE_BYTES:,} bytes: is it the right file?")
-    return raw
-
-
 # --- prices -------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +272,6 @@ def read_pricing(
     before: Pricing | None = None,
 ) -> Pricing:
     """The prices of `before`, changed by the options; checked against today's tariffs."""
-    from pairbus.costs import TariffError
     from pairbus.pipeline.gold import Pricing
 
     prices = before or Pricing()
@@ -297,10 +283,7 @@ def read_pricing(
         plan=plan or prices.plan,
         connections={**prices.connections, **dict(_connections(entry) for entry in connections or ())},
     )
-    try:
-        chosen.of("", date.today())
-    except TariffError as error:
-        raise Refusal(str(error)) from error
+    chosen.of("", date.today())
     return chosen
 
 
@@ -324,11 +307,7 @@ def read_tariffs(file: Path | None, name: str | None) -> tuple[tuple[Tariff, ...
 
 
 def _own_tariff(file: Path | None) -> Tariff | None:
-    from pairbus.costs import TariffError, parse_tariff
+    from pairbus.costs import parse_tariff
+    from pairbus.toml import read_small_file
 
-    if file is None:
-        return None
-    try:
-        return parse_tariff(read_small_file("tariff", file), str(file))
-    except TariffError as error:
-        raise Refusal(str(error)) from error
+    return None if file is None else parse_tariff(read_small_file(file, f"the tariff {file}"), str(file))

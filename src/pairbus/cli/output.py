@@ -16,6 +16,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from pairbus.errors import UsageError
+
 DONE = 0
 ANSWER_IS_NO = 1
 CANNOT_RUN = 2
@@ -45,8 +47,8 @@ EXITS = Exits(
 )
 
 
-class Refusal(Exception):  # noqa: N818 - an answer to the user, not a fault
-    """The command cannot run; the text is one sentence for the user. The exit code is 2."""
+class Refusal(UsageError):  # noqa: N818 - an answer to the user, not a fault
+    """The command cannot run with these options."""
 
 
 # --- remarks ------------------------------------------------------------------------------------------------
@@ -143,13 +145,9 @@ def describe_usage_error(error: typer.TyperException) -> str:
     return f"{_what_is_wrong(error, context, path)} See '{path} --help'."
 
 
-def suggest(word: str, known: Any, *, otherwise: str = "known are") -> str:
+def _what_is_wrong(error: typer.TyperException, context: Any, path: str) -> str:
     from pairbus.toml import suggest
 
-    return suggest(word, known, otherwise=otherwise)
-
-
-def _what_is_wrong(error: typer.TyperException, context: Any, path: str) -> str:
     message = error.format_message().strip()
     param: Any = getattr(error, "param", None)
     if hasattr(error, "possibilities"):
@@ -173,6 +171,8 @@ def _what_is_wrong(error: typer.TyperException, context: Any, path: str) -> str:
 
 
 def _bad_value(error: typer.TyperException, param: Any) -> str:
+    from pairbus.toml import suggest
+
     cause: Any = error.__cause__
     details = cause.errors()[0] if cause is not None and hasattr(cause, "errors") else {}
     value = _shorten(str(details.get("input", "")))

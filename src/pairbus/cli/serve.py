@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def register(app: typer.Typer) -> None:
-    app.command("serve")(serve)
-
-
 def serve(
     data: Annotated[
         Path,
@@ -78,7 +74,7 @@ def serve(
 
     import asyncio
 
-    from pairbus.embedded.server import EmbeddedServer, ServerStartError
+    from pairbus.embedded.server import EmbeddedServer
 
     async def run() -> None:
         stop = stop_event()
@@ -91,10 +87,7 @@ def serve(
                 server = EmbeddedServer(
                     name, folder, host=host, port=port and port + position, config=config, ledger=ledger
                 )
-                try:
-                    await server.start()
-                except ServerStartError as error:
-                    raise Refusal(str(error)) from error
+                await server.start()
                 stack.push_async_callback(server.stop)
                 servers.append(server)
             await _describe_until(stop, servers, ready_file, listed=not stop_with_stdin, as_json=as_json)
@@ -105,12 +98,9 @@ def serve(
 def _all_names(config: Path | None) -> list[str]:
     if config is None:
         raise Refusal("No namespace is named: add a NAME such as contoso, or a --config that describes namespaces.")
-    from pairbus.embedded.config import ConfigError, read_config
+    from pairbus.embedded.config import read_config
 
-    try:
-        names = [namespace.name for namespace in read_config(config).namespaces]
-    except ConfigError as error:
-        raise Refusal(str(error)) from error
+    names = [namespace.name for namespace in read_config(config).namespaces]
     if not names:
         raise Refusal(f"{config} describes no namespace: add one, or name one on the command line.")
     return names

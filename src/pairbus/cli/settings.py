@@ -28,7 +28,6 @@ from pairbus.cli import output
 from pairbus.cli.output import Refusal
 
 SHARED = ("primary", "secondary", "primary-name", "ca-file", "quiet")
-MAX_BYTES = 1024 * 1024
 _KEY = re.compile(rb"sharedaccess(key|signature)\s*=", re.IGNORECASE)
 _NOT_IN_TABLES = ("primary", "secondary", "primary-name", "config", "quiet", "help")
 
@@ -52,16 +51,13 @@ def ca_file() -> str | None:
 
 def load(path: Path, root: Any) -> dict[str, Any]:
     """Read the file, remember its shared values, and return the defaults of all commands below `root`, by name."""
-    from pairbus.toml import TomlError, convert_toml
+    from pairbus.toml import convert_toml
 
     content = _read(path)
     for name, table in content.items():
         if name in root.commands:
             _check_place(path, name, table, root.commands[name])
-    try:
-        values = convert_toml(content, _schema("pairbus", root), where=str(path))
-    except TomlError as error:
-        raise Refusal(str(error)) from error
+    values = convert_toml(content, _schema("pairbus", root), where=str(path))
     defaults = _defaults(values, root, path.parent)
     for key in ("primary", "secondary", "ca-file"):
         if key in content:
@@ -75,19 +71,10 @@ def load(path: Path, root: Any) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     from pairbus.cli.options import looks_like_connection_string
-    from pairbus.toml import TomlError, read_toml
+    from pairbus.toml import read_small_file, read_toml
 
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise Refusal(f"Cannot read --config '{path}': {error.strerror}.") from error
-    if len(raw) > MAX_BYTES:
-        raise Refusal(f"--config '{path}' has more than {MAX_BYTES:,} bytes: is it the right file?")
-    try:
-        content = read_toml(raw, where=str(path))
-    except TomlError as error:
-        raise Refusal(str(error)) from error
+    raw = read_small_file(path, f"--config '{path}'")
+    content = read_toml(raw, where=str(path))
     # Comments count too, and so do misspelt connection strings.
     if _KEY.search(raw) or any(map(looks_like_connection_string, _texts(content))):
         raise Refusal(

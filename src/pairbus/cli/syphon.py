@@ -59,10 +59,6 @@ class TimeToLive(StrEnum):
     DEDUCT = "deduct"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("syphon")(syphon)
-
-
 def syphon(
     primary: Primary = None,
     secondary: Secondary = None,
@@ -136,12 +132,9 @@ def syphon(
 
 
 def _control(socket: Path, command: str, *, as_json: bool) -> int:
-    from pairbus.syphon.control import ControlSocketError, ask
+    from pairbus.syphon.control import ask
 
-    try:
-        answer = ask(socket, command)
-    except ControlSocketError as error:
-        raise Refusal(str(error)) from error
+    answer = ask(socket, command)
     if as_json:
         print_json(answer)
         return DONE
@@ -171,7 +164,7 @@ def _run(
 
     from pairbus.syphon import Syphon
     from pairbus.syphon.backlog import no_backlog
-    from pairbus.syphon.control import ControlSocketError, control_socket
+    from pairbus.syphon.control import control_socket
 
     async def run(syphon: Syphon) -> SyphonState:
         async with contextlib.AsyncExitStack() as stack:
@@ -190,7 +183,7 @@ def _run(
         report = asyncio.run(run(Syphon(primary, secondary, **options)))
         if once and all(queue.state == "missing" for queue in report.queues):
             raise asyncio.run(no_backlog(secondary, options["primary_name"], options["queues"]))
-    except (ValueError, ControlSocketError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         raise Refusal(str(error)) from error
     if as_json:
         print_json(report.as_dict())
@@ -291,9 +284,8 @@ def _run_on_spark(
     if importlib.util.find_spec("pyspark") is None:
         raise Refusal("--engine spark needs Spark, which is not installed: run pip install 'pairbus[spark]'.")
     from pairbus.pipeline.session import SPARK_ERRORS, cause_of
-    from pairbus.pipeline.spark_syphon import SparkSyphonError, backlog_depths, run_spark_syphon, session_for
+    from pairbus.pipeline.spark_syphon import backlog_depths, run_spark_syphon, session_for
     from pairbus.syphon.backlog import no_backlog
-    from pairbus.syphon.namespaces import NamespaceError
 
     primary_name, queues = options["primary_name"], options["queues"]
 
@@ -322,7 +314,7 @@ def _run_on_spark(
         try:
             _set_on_first_signal(stop)
             report = run_spark_syphon(*ends, spark=spark, once=once, on_progress=_remark_round, stop=stop, **options)
-        except (SparkSyphonError, NamespaceError, ValueError) as error:
+        except ValueError as error:
             raise Refusal(str(error)) from error
         finally:
             spark.stop()

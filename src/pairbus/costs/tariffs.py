@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from pairbus.errors import UsageError
 from pairbus.toml import MAX_INTEGER, TomlError, convert_toml, read_toml
 
 MILLION = Decimal(1_000_000)
@@ -28,7 +29,7 @@ CONNECTION_HOURS = 744
 HIGHEST_PRICE = Decimal(10**12)
 
 
-class TariffError(ValueError):
+class TariffError(UsageError, ValueError):
     """The tariff file cannot be used; the text names the file, the field and what was expected."""
 
 

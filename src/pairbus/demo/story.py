@@ -29,6 +29,7 @@ from pairbus.drill.census import Census, Destination, take_census
 from pairbus.drill.scenario import DrillEntity, FaultAction, SendAction
 from pairbus.drill.senders import Senders
 from pairbus.drill.stage import EmbeddedStage, embedded_stage
+from pairbus.errors import UsageError
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.backlog import count_waiting
 from pairbus.syphon.namespaces import NamespaceError
@@ -42,7 +43,7 @@ OUTPUT = "demo-output"
 REPORT = "report.html"
 
 
-class SparkLateError(RuntimeError):
+class SparkLateError(UsageError):
     """Spark did not start in time; the text is one sentence."""
 
 
@@ -76,7 +77,6 @@ def run(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path =
     logging.basicConfig(level=logging.CRITICAL)  # the narrator says what matters
     result_voice = narrator()
     voice: Narrator = QuietNarrator() if quiet else result_voice
-    output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         spark = stack.enter_context(_spark_in_background())
         folder = _folder(output, keep, stack)

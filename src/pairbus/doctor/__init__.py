@@ -1,17 +1,13 @@
 """Checks what could keep a pairing from working: this machine first, then each namespace.
 
-`examine` yields a `Finding` for each check as soon as it is known. It changes nothing: it sends and receives no message
-and creates no queue. A check that depends on a failed one is skipped, and says why.
+`examination.examine` yields a `Finding` for each check as soon as it is known. It changes nothing: it sends and
+receives no message and creates no queue. A check that depends on a failed one is skipped, and says why.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pairbus.doctor.examination import examine as examine
 
 
 class Status(StrEnum):
@@ -49,12 +45,3 @@ def failed(check: str, found: str, remedy: str) -> Finding:
 
 def skipped(check: str, found: str, remedy: str | None = None) -> Finding:
     return Finding(check, Status.SKIPPED, found, remedy)
-
-
-def __getattr__(name: str) -> object:
-    # Loaded on demand: a finding needs no SDK.
-    if name != "examine":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pairbus.doctor.examination import examine
-
-    return examine

@@ -35,9 +35,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
-from pairbus.toml import TomlError, convert_toml, read_toml, suggest
+from pairbus.toml import TomlError, convert_toml, read_small_file, read_toml, suggest
 
-MAX_FILE_BYTES = 256 * 1024
 MAX_MESSAGES = 1_000_000
 MAX_EXPECTATIONS = 100
 MAX_EXPECTATION_LENGTH = 300
@@ -50,10 +49,6 @@ REAL_MODES = ("disable",)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?", re.ASCII)
-
-
-class ScenarioError(ValueError):
-    """The scenario cannot be used; the text is one sentence."""
 
 
 # --- the file -----------------------------------------------------------------------------------------------
@@ -257,35 +252,22 @@ class Scenario:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read a scenario from a file; ScenarioError if it cannot be read or is wrong."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ScenarioError(f"Cannot read the scenario {path}: {error.strerror}.") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise ScenarioError(f"The scenario {path} has more than {MAX_FILE_BYTES:,} bytes: is it the right file?")
-    try:
-        content = read_toml(raw, where=str(path))
-    except TomlError as error:
-        raise ScenarioError(str(error)) from error
-    return parse_scenario(content, where=str(path))
+    """Read a scenario from a file; TomlError if it cannot be read or is wrong."""
+    raw = read_small_file(path, f"the scenario {path}")
+    return parse_scenario(read_toml(raw, where=str(path)), where=str(path))
 
 
 def parse_scenario(content: dict[str, Any], *, where: str = "scenario") -> Scenario:
-    """Check the content of a file; `where` names the file in the ScenarioError."""
-    try:
-        file = convert_toml(content, ScenarioFile, where=where, dec_hook=_duration)
-    except TomlError as error:
-        raise ScenarioError(str(error)) from error
+    """Check the content of a file; `where` names the file in the TomlError."""
+    file = convert_toml(content, ScenarioFile, where=where, dec_hook=_duration)
     entities = {entity.name: entity for entity in file.entities}
     if len(entities) < len(file.entities):
-        raise ScenarioError(f"{where}: An entity is described twice: describe each queue and topic once.")
+        raise TomlError(f"{where}: An entity is described twice: describe each queue and topic once.")
     steps = []
     for number, action in enumerate(file.steps, start=1):
         name = getattr(action, "entity", None)
         if name is not None and name not in entities:
-            raise ScenarioError(
+            raise TomlError(
                 f"{where}: steps {number}: '{name[:60]}' is not an entity of this drill: {suggest(name, entities)}"
             )
         until = _texts(action.until) if isinstance(action, WaitAction) else ()
@@ -429,13 +411,13 @@ def is_known(value: Value) -> bool:
 def parse_expectations(
     texts: Iterable[str], entities: Mapping[str, object], *, where: str, live: bool
 ) -> tuple[Expectation, ...]:
-    """Parse comparisons about these entities; ScenarioError if one is wrong. A `live` one cannot ask for the census."""
+    """Parse comparisons about these entities; TomlError if one is wrong. A `live` one cannot ask for the census."""
     expectations = []
     for text in texts:
         try:
             expectations.append(_parse_expectation(text.strip(), entities, live))
         except ValueError as error:
-            raise ScenarioError(f"{where}: {error}") from None
+            raise TomlError(f"{where}: {error}") from None
     return tuple(expectations)
 
 

@@ -37,6 +37,7 @@ from pairbus.embedded.entities.descriptions import (
     with_identity,
 )
 from pairbus.embedded.errors import EntityNotFoundError, InvalidError, Limits
+from pairbus.errors import UsageError
 
 MAX_TEXT_LENGTH = 4 * 1024 * 1024
 MAX_DEPTH = 32
@@ -185,7 +186,7 @@ _JSON_TYPES: dict[str, tuple[type, str]] = {
 }
 
 
-class ConfigError(Exception):
+class ConfigError(UsageError):
     """A configuration is wrong. The message names the file, the line and the key."""
 
 

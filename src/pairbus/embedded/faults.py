@@ -33,6 +33,7 @@ from urllib.parse import quote, urlsplit
 from pairbus.embedded.clock import Alarm, Clock, SystemClock
 from pairbus.embedded.errors import InvalidError
 from pairbus.embedded.security import sign
+from pairbus.errors import UsageError
 
 FaultMode = Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail"]
 MODES: tuple[str, ...] = get_args(FaultMode)
@@ -191,7 +192,7 @@ def _key(entity: str | None) -> str | None:
 # --- from another process ------------------------------------------------------------------------------
 
 
-class FaultControlError(Exception):
+class FaultControlError(UsageError):
     """The control endpoint is not reachable or refused the request. The message is one sentence."""
 
 

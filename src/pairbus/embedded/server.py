@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pairbus.embedded.clock import Clock, SystemClock
 from pairbus.embedded.entities.descriptions import MANAGE, RIGHTS, AuthorizationRule
 from pairbus.embedded.errors import BrokerError, Limits
+from pairbus.errors import UsageError
 from pairbus.private import open_private, private_folder
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _NAMESPACE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
 _log = logging.getLogger(__name__)
 
 
-class ServerStartError(Exception):
+class ServerStartError(UsageError):
     """The reason why the server does not start, in one sentence for its user."""
 
 

@@ -39,6 +39,7 @@ from msgspec.structs import fields, replace
 from pairbus.costs import Tariff, Usage, bill, units
 from pairbus.costs.estimate import HOURS_PER_MONTH, IDLE_RECEIVES_PER_HOUR
 from pairbus.costs.rules import TRANSIT_OPERATIONS
+from pairbus.errors import UsageError
 from pairbus.failover import Action, EntityMachine, EntityState, Event, EventKind, FailoverRules
 from pairbus.toml import TomlError, convert_toml, read_toml
 
@@ -46,7 +47,7 @@ MAX_CHOICES = 10_000
 Scope = Literal["entity", "namespace", "both"]
 
 
-class FleetError(ValueError):
+class FleetError(UsageError, ValueError):
     """The fleet cannot be simulated; the text names the file, the key, its value and what was expected."""
 
 

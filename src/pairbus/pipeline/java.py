@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pairbus.errors import UsageError
 from pairbus.private import private_folder, replace_private
 
 MIN_JAVA = 17
@@ -39,7 +40,7 @@ exec {java} "$@"
 """
 
 
-class JavaMissingError(RuntimeError):
+class JavaMissingError(UsageError, RuntimeError):
     """There is no Java that Spark can run on."""
 
 

@@ -30,6 +30,7 @@ import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from pairbus.errors import UsageError
 from pairbus.ledger import LedgerWriter
 from pairbus.pairing.options import backlog_path
 from pairbus.pipeline.outcome_rows import (
@@ -107,7 +108,7 @@ OnProgress = Callable[[SparkSyphonReport], None]
 ArrowWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-class SparkSyphonError(RuntimeError):
+class SparkSyphonError(UsageError, RuntimeError):
     """The job makes no progress."""
 
 

@@ -39,6 +39,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from pairbus.errors import UsageError
 from pairbus.ledger.files import CLOSED_SUFFIX, closed_name, sync_folder
 from pairbus.pipeline.gold import Pricing
 from pairbus.pipeline.queries import query
@@ -138,7 +139,7 @@ def _marked(records: DataFrame, known: DataFrame | None, doubtful: DataFrame) ->
     return compared.withColumn("copy", f.col("copy") | f.col("known").isNotNull()).drop("known")
 
 
-class TablesError(RuntimeError):
+class TablesError(UsageError, RuntimeError):
     """The folder of the tables cannot be used; the text says what to do."""
 
 

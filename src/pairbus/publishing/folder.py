@@ -27,6 +27,7 @@ from pathlib import Path
 
 import msgspec
 
+from pairbus.errors import UsageError
 from pairbus.private import private_folder, read_private, replace_private
 from pairbus.publishing.records import STATE_VERSION, ControlRequest, ProcessState
 
@@ -47,7 +48,7 @@ _states = msgspec.json.Decoder(ProcessState)
 _requests = msgspec.json.Decoder(ControlRequest)
 
 
-class FolderError(Exception):
+class FolderError(UsageError):
     """The state folder cannot be used; the message says why and what to do."""
 
 

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pairbus.errors import UsageError
 from pairbus.ledger import CompletedOperation
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _LONGEST_PATH = 100
 _ASK_SECONDS = 10.0
 
 
-class ControlSocketError(Exception):
+class ControlSocketError(UsageError):
     """The control socket cannot be created, or no syphon answers on it."""
 
 

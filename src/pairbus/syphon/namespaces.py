@@ -24,6 +24,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from pairbus.amqp.outcomes import TokenUnavailableError
+from pairbus.errors import UsageError
 
 if TYPE_CHECKING:
     from pairbus.amqp.session import AmqpEndpoint
@@ -154,7 +155,7 @@ class Namespace:
         return context
 
 
-class NamespaceError(RuntimeError):
+class NamespaceError(UsageError, RuntimeError):
     """An administration request to a namespace failed."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli.options import read_pricing
-from pairbus.cli.output import Refusal
+from pairbus.costs import TariffError
 from pairbus.pipeline.gold import Pricing
 
 BEFORE = Pricing(tariff="azure-cny", plan="basic", plans={"fabrikam": "standard"}, connections={"contoso": 5_000})
@@ -37,5 +37,5 @@ def test_a_tariff_of_ones_own_is_kept_with_its_prices(tmp_path: Path) -> None:
     own = read_pricing(file, None, None)
     assert (own.tariff, [tariff.name for tariff in own.kept.tariffs]) == ("own", ["own"])
     assert read_pricing(None, None, None, ["contoso=1"], own).tariffs == own.tariffs
-    with pytest.raises(Refusal, match="premium"):
+    with pytest.raises(TariffError, match="premium"):
         read_pricing(None, None, "premium", None, own)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pairbus.cli.__main__ import run
-from pairbus.cli.options import MAX_FILE_BYTES
 from pairbus.pipeline.fleet import FleetError, FleetPlan, OutageKind, PairingChoice, parse_fleet
+from pairbus.toml import MAX_FILE_BYTES
 
 FIFTY_NINE = ", ".join(map(str, range(1, 60)))
 OPTIONS = ("failover_interval_seconds", "ping_interval_seconds", "recovery_pings", "syphons")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pairbus.drill.scenario import METRICS, Expectation, ScenarioError, Value, parse_expectations
+from pairbus.drill.scenario import METRICS, Expectation, Value, parse_expectations
+from pairbus.toml import TomlError
 
 ENTITIES = {"orders": None, "eu/invoices": None, "not-here": None}
 SEEN: dict[tuple[str, str | None], Value] = {
@@ -78,7 +79,7 @@ def test_nothing_holds_of_a_time_that_nobody_took(text: str) -> None:
     ],
 )
 def test_comparisons_are_not_joined_but_written_one_per_line(text: str, word: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(TomlError) as caught:
         parse(text)
     assert str(caught.value) == (
         f"x.toml: '{text}': an expectation cannot use {word}: write one comparison per line of the list; all must hold."
@@ -114,7 +115,7 @@ def test_comparisons_are_not_joined_but_written_one_per_line(text: str, word: st
     ],
 )
 def test_what_is_refused(text: str, sentence: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(TomlError) as caught:
         parse(text)
     assert str(caught.value).startswith("x.toml: ")
     assert sentence in str(caught.value)
@@ -122,7 +123,7 @@ def test_what_is_refused(text: str, sentence: str) -> None:
 
 @pytest.mark.parametrize("metric", [name for name, metric in METRICS.items() if not metric.live])
 def test_what_only_the_census_knows_cannot_be_waited_for(metric: str) -> None:
-    with pytest.raises(ScenarioError, match=f"{metric} is known only at the end: use it in 'expect'"):
+    with pytest.raises(TomlError, match=f"{metric} is known only at the end: use it in 'expect'"):
         parse(f"{metric} == 0", live=True)
 
 
@@ -139,5 +140,5 @@ def test_the_values_that_decided_are_told() -> None:
 def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
     try:
         parse(text)
-    except ScenarioError as error:
+    except TomlError as error:
         assert len(str(error)) < 500

@@ -19,7 +19,6 @@ from pairbus.drill.scenario import (
     KillAction,
     Pairing,
     PositiveDuration,
-    ScenarioError,
     SendAction,
     StepAction,
     parse_scenario,
@@ -27,6 +26,7 @@ from pairbus.drill.scenario import (
 )
 from pairbus.embedded.faults import MODES
 from pairbus.pairing.options import OPTION_NAMES
+from pairbus.toml import TomlError
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "drills").glob("*.toml"))
@@ -127,13 +127,13 @@ def test_every_fault_of_the_server_can_be_scripted(mode: str) -> None:
 )
 def test_what_is_wrong_is_said_first(old: str, new: str, sentence: str) -> None:
     assert old in GOOD
-    with pytest.raises(ScenarioError) as said:
+    with pytest.raises(TomlError) as said:
         parsed(GOOD.replace(old, new, 1))
     assert sentence in str(said.value)
 
 
 def test_everything_has_a_limit() -> None:
-    with pytest.raises(ScenarioError, match="steps has 202 entries: expected 1 to 200"):
+    with pytest.raises(TomlError, match="steps has 202 entries: expected 1 to 200"):
         parsed(GOOD + '[[steps]]\ndo = "stop"\n' * 201)
 
 

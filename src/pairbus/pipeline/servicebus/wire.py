@@ -26,6 +26,7 @@ from pairbus.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD, NOT_FOUND,
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.session import AmqpSession
 from pairbus.amqp.types import Int
+from pairbus.errors import UsageError
 from pairbus.pipeline.servicebus.options import Access, Entities
 from pairbus.syphon.namespaces import Namespace, describe_error, is_credential_refused, is_untrusted
 
@@ -38,7 +39,7 @@ _LIMITS = EngineLimits(max_message=128 << 20)
 T = TypeVar("T")
 
 
-class WireError(Exception):
+class WireError(UsageError):
     """The namespace gave a final refusal, or could not be used for too long."""
 
     def __init__(self, condition: str, text: str) -> None:
