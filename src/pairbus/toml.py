@@ -82,13 +82,21 @@ def _check_limits(value: Any, depth: int) -> None:
 
 
 def convert_toml(
-    content: dict[str, Any], kind: type[T], *, where: str, dec_hook: Callable[[type, Any], Any] | None = None
+    content: dict[str, Any],
+    kind: type[T],
+    *,
+    where: str,
+    inside: str = "",
+    dec_hook: Callable[[type, Any], Any] | None = None,
 ) -> T:
-    """Turn parsed TOML into the struct `kind`; `where` names the file in the TomlError."""
+    """Turn parsed TOML into the struct `kind`; `where` names the file in the TomlError.
+
+    `inside`: the place of the content in the file, such as "plans: standard: ".
+    """
     try:
         return msgspec.convert(content, kind, dec_hook=dec_hook)
     except msgspec.ValidationError as error:
-        raise TomlError(f"{where}: {_explain(str(error), content, inspect.type_info(kind))}") from error
+        raise TomlError(f"{where}: {_explain(str(error), content, inspect.type_info(kind), inside)}") from error
 
 
 def suggest(word: str, known: Iterable[str], *, otherwise: str = "known are") -> str:
@@ -102,11 +110,11 @@ def suggest(word: str, known: Iterable[str], *, otherwise: str = "known are") ->
     return f"there are {len(words)} of them."
 
 
-def _explain(message: str, value: Any, kind: Any) -> str:
+def _explain(message: str, value: Any, kind: Any, place: str) -> str:
     """Turn msgspec's message, which ends with the path of the value, into a sentence."""
     found = _PATH.fullmatch(message)
     text, path = (found[1], found[2]) if found else (message, "$")
-    place, key = "", ""
+    key = ""
     for name, index in _STEP.findall(path):
         kind = _chosen(kind, value)
         if name:
@@ -116,7 +124,7 @@ def _explain(message: str, value: Any, kind: Any) -> str:
             key = f"{key} {int(index) + 1}"
             kind, value = kind.item_type, value[int(index)]
     chosen = _chosen(kind, value)
-    inside = f"{place}{key}: " if key else ""
+    inside = f"{place}{key}: " if key else place
     if field := _FIELD.fullmatch(text):
         fields = _fields(chosen)
         if field[1]:
@@ -176,11 +184,16 @@ def _describe(kind: Any, path: str) -> str:
             return str(getattr(kind.cls, "expected", kind.cls.__name__))
         case inspect.ListType() | inspect.VarTupleType():
             if any(isinstance(item, inspect.StructType) for item in _options(kind.item_type)):
-                return f"tables: write [[{path}]] above each of them"
+                return f"tables: write [[{_key(path)}]] above each of them"
             return 'a list of texts, such as ["one", "two"]'
         case inspect.UnionType():
             return "a table" if _fields(kind) else " or ".join(_describe(option, path) for option in _options(kind))
-    return "a table" if path[-1:].isdigit() else f"a table, [{path.replace(': ', '.')}]"
+    return "a table" if path[-1:].isdigit() else f"a table, [{_key(path)}]"
+
+
+def _key(path: str) -> str:
+    """The dotted key of a place such as `plans: standard: operations 2`."""
+    return re.sub(r" \d+", "", path).replace(": ", ".")
 
 
 def _show(value: Any) -> str:

@@ -12,7 +12,12 @@ from pairbus.cli.foreground import with_spark
 from pairbus.cli.options import PlanName, TariffFile, TariffName, read_tariffs
 from pairbus.cli.output import Refusal, counted, remark
 
-FleetFile = Annotated[Path, typer.Argument(metavar="FLEET.toml", help="The fleet; docs/costs.md has an example.")]
+FleetFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FLEET.toml", help="The file that describes the fleet, such as the example in docs/costs.md."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 _MONEY = ("amount", "amount_without_pairing")
 _ALL = (

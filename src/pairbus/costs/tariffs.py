@@ -122,7 +122,7 @@ def parse_tariff(raw: bytes | str, where: str) -> Tariff:
     where = f"The tariff {where}"
     try:
         file = convert_toml(read_toml(raw, where=where), _TariffFile, where=where)
-        plans = {name: _plan(name, body, f"{where}: plans: {name}") for name, body in file.plans.items()}
+        plans = {name: _plan(name, body, where) for name, body in file.plans.items()}
     except TomlError as error:
         raise TariffError(str(error)) from error
     return Tariff(file.name, file.valid_from, file.currency, file.source, plans)
@@ -130,8 +130,8 @@ def parse_tariff(raw: bytes | str, where: str) -> Tariff:
 
 def _plan(name: str, body: Any, where: str) -> Plan:
     if not isinstance(body, dict):
-        raise TomlError(f"{where} is {str(body)[:60]}: expected a table, [plans.{name}].")
-    table = convert_toml(body, _PlanTable, where=where, dec_hook=_read_price)
+        raise TomlError(f"{where}: plans: {name} is {str(body)[:60]}: expected a table, [plans.{name}].")
+    table = convert_toml(body, _PlanTable, where=where, inside=f"plans: {name}: ", dec_hook=_read_price)
     return Plan(
         name,
         Decimal(table.base_per_hour),

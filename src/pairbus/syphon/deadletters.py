@@ -7,17 +7,17 @@ the copy. With a ledger, the resubmission is recorded before the message leaves,
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
+from typing import Any
 
 from pairbus import envelope
-from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Role, Route, error_name, outcome_of
+from pairbus.ledger import LedgerWriter, Operation
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
 from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_queues, peek_raws
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import Namespace
+from pairbus.syphon.outcomes import DurableRecords, Logbook
 from pairbus.syphon.transport import ReceiverLostError, SendError
 
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -64,9 +64,10 @@ async def resubmit(
         for queue in sorted({letter.queue for letter in wanted}):
             numbers = {letter.sequence_number for letter in wanted if letter.queue == queue}
             receiver = await transport.open_receiver(queue + DEAD_LETTERS)
-            records = _Records(ledger, secondary.host, queue)
+            durable = DurableRecords(ledger) if ledger is not None else None
+            logbook = Logbook(queue, "", secondary.host, ledger, durable=durable)
             try:
-                await _resubmit(transport, receiver, queue, numbers, done, records)
+                await _resubmit(transport, receiver, numbers, done, logbook)
             finally:
                 await receiver.close()
     except (SendError, ReceiverLostError) as error:
@@ -76,64 +77,19 @@ async def resubmit(
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """Records resubmissions, if there is a ledger."""
-
-    ledger: LedgerWriter | None
-    secondary: str
-    queue: str
-
-    def received(self, deliveries: Sequence[Delivery], seconds: float) -> None:
-        for delivery in deliveries:
-            self._record(Operation.RECEIVE, self.queue + DEAD_LETTERS, delivery, seconds, None)
-
-    def resubmitted(self, delivery: Delivery, seconds: float, error: SendError | None) -> None:
-        self._record(Operation.RESUBMIT, self.queue, delivery, seconds, error)
-
-    async def on_disk(self) -> None:
-        if self.ledger is not None:
-            await asyncio.to_thread(self.ledger.flush)
-
-    def _record(
-        self, operation: Operation, entity: str, delivery: Delivery, seconds: float, error: SendError | None
-    ) -> None:
-        if self.ledger is None:
-            return
-        message = delivery.message
-        self.ledger.record(
-            CompletedOperation(
-                operation,
-                self.secondary,
-                entity,
-                [message.message_id if message.error is None else None],
-                [message.size],
-                outcome=outcome_of(error, in_doubt=error is not None and error.in_doubt),
-                error=error_name(error),
-                latency_us=round(seconds * 1e6),
-                route=Route.SYPHON,
-                destination=message.destination or None,
-                role=Role.SYPHON,
-            )
-        )
-
-
 async def _resubmit(
-    transport: AmqpTransport,
-    receiver: AmqpReceiver,
-    queue: str,
-    numbers: set[int],
-    done: list[Waiting],
-    records: _Records,
+    transport: AmqpTransport, receiver: AmqpReceiver, numbers: set[int], done: list[Waiting], logbook: Logbook
 ) -> None:
     """Resubmit the dead letters with these numbers, and add them to `done`, also if a later one fails."""
+    queue = logbook.queue
     others: list[Delivery] = []
     left = set(numbers)
     try:
         while left:
             started = time.monotonic()
             deliveries = await receiver.receive(_RECEIVE_LIMIT, _EMPTY_SECONDS)
-            records.received(deliveries, time.monotonic() - started)
+            for delivery in deliveries:
+                _record(logbook, Operation.RECEIVE, delivery, started, entity=queue + DEAD_LETTERS)
             if not deliveries:
                 break  # other receivers hold the rest
             ours = [delivery for delivery in deliveries if delivery.sequence_number in left]
@@ -146,14 +102,26 @@ async def _resubmit(
                     try:
                         await transport.send(queue, [envelope.unstamped(delivery.message.raw, _DEAD_LETTER_PROPERTIES)])
                     except SendError as error:
-                        records.resubmitted(delivery, time.monotonic() - started, error)
+                        _record(logbook, Operation.RESUBMIT, delivery, started, error=error)
                         raise
-                    records.resubmitted(delivery, time.monotonic() - started, None)
+                    _record(logbook, Operation.RESUBMIT, delivery, started)
                     sent.append(delivery)
             finally:
                 others += ours[len(sent) :]
-                await records.on_disk()
+                await logbook.on_disk()
                 await receiver.complete(sent)
                 done += [describe(queue, delivery.message.raw) for delivery in sent]
     finally:
         await receiver.release(others + await receiver.quiet())
+
+
+def _record(logbook: Logbook, operation: Operation, delivery: Delivery, started: float, **details: Any) -> None:
+    message = delivery.message
+    logbook.record(
+        operation,
+        [message.message_id if message.error is None else None],
+        [message.size],
+        destination=message.destination or None,
+        seconds=time.monotonic() - started,
+        **details,
+    )

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pairbus.envelope import BacklogMessage
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Role, Route, error_name, outcome_of
@@ -122,18 +122,12 @@ class Logbook:
     def received(self, deliveries: Sequence[Delivery], seconds: float) -> None:
         self.counts.receives += 1
         self.counts.received += len(deliveries)
-        if not deliveries:
-            self.counts.empty_receives += 1
-            self._record(Operation.RECEIVE, [None], outcome=Outcome.EMPTY, seconds=seconds)
-        else:
-            self._record_each(Operation.RECEIVE, [delivery.message for delivery in deliveries], seconds)
+        self.counts.empty_receives += not deliveries
+        self._record_look(Operation.RECEIVE, [delivery.message for delivery in deliveries], seconds)
 
     def peeked(self, peeked: Sequence[Peeked], seconds: float) -> None:
         self.counts.peeks += 1
-        if peeked:
-            self._record_each(Operation.PEEK, peeked, seconds)
-        else:
-            self._record(Operation.PEEK, [None], outcome=Outcome.EMPTY, seconds=seconds)
+        self._record_look(Operation.PEEK, peeked, seconds)
 
     def sent(self, destination: str, items: Sequence[Item], error: SendError | None, seconds: float) -> None:
         sizes = [item.message.size for item in items]
@@ -146,22 +140,17 @@ class Logbook:
         if observers.is_tracing():
             parents = [item.message.trace_parent for item in items]
             observers.restored_send(destination, len(items), parents, seconds, error_name(error))
-        if self._records:
-            self._observe(
-                CompletedOperation(
-                    Operation.RESTORE,
-                    self.primary,
-                    destination,
-                    [item.message.message_id for item in items],
-                    sizes,
-                    outcome=outcome_of(error, in_doubt=error is not None and error.in_doubt),
-                    error=error_name(error),
-                    latency_us=round(seconds * 1e6),
-                    route=Route.SYPHON,
-                    source=self.queue,
-                    role=Role.SYPHON,
-                )
-            )
+        ids = [item.message.message_id for item in items]
+        self.record(
+            Operation.RESTORE,
+            ids,
+            sizes,
+            namespace=self.primary,
+            entity=destination,
+            source=self.queue,
+            error=error,
+            seconds=seconds,
+        )
 
     async def on_disk(self) -> None:
         """Return when all records are in the ledger's file."""
@@ -177,7 +166,7 @@ class Logbook:
         settled = [all(delivery.sequence_number not in lost_numbers for delivery in item.deliveries) for item in items]
         if self._records:
             ids = [item.message.message_id for item, is_settled in zip(items, settled, strict=True) if is_settled]
-            self._record(Operation.COMPLETE, ids, destination=items[0].destination)
+            self.record(Operation.COMPLETE, ids, destination=items[0].destination)
         if self.on_carried is not None:
             self.on_carried(
                 [
@@ -198,7 +187,7 @@ class Logbook:
                 self.counts.expired += letter.expired
                 operation = Operation.EXPIRE if letter.expired else Operation.DEAD_LETTER
                 ids = [None if letter.reason in _INCOMPLETE else message.message_id]
-                self._record(operation, ids, destination=message.destination, cause=letter.reason)
+                self.record(operation, ids, destination=message.destination or None, cause=letter.reason)
             fate: Fate = "expired" if letter.expired else "dead-lettered"
             carried.append(self._carried(message, number, message.destination, fate, letter.reason, settled))
         if self.on_carried is not None:
@@ -216,6 +205,12 @@ class Logbook:
         self.counts.released += len(released)
         self._record_each(Operation.ABANDON, released)
 
+    def _record_look(self, operation: Operation, messages: Sequence[BacklogMessage | Peeked], seconds: float) -> None:
+        if messages:
+            self._record_each(operation, messages, seconds)
+        else:
+            self.record(operation, [None], outcome=Outcome.EMPTY, seconds=seconds)
+
     def _record_each(
         self, operation: Operation, messages: Sequence[BacklogMessage | Peeked], seconds: float = 0.0
     ) -> None:
@@ -227,38 +222,37 @@ class Logbook:
             by_destination.setdefault(message.destination or "", []).append(message)
         for destination, group in by_destination.items():
             ids, sizes = [message.message_id for message in group], [message.size for message in group]
-            self._record(operation, ids, sizes, destination=destination, seconds=seconds)
+            self.record(operation, ids, sizes, destination=destination or None, seconds=seconds)
 
-    def _record(
+    def record(
         self,
         operation: Operation,
         ids: Sequence[str | None],
         sizes: Sequence[int] | None = None,
         *,
-        destination: str = "",
-        outcome: Outcome = Outcome.OK,
+        namespace: str | None = None,
+        entity: str | None = None,
+        outcome: Outcome | None = None,
+        error: SendError | None = None,
         seconds: float = 0.0,
-        cause: str | None = None,
+        **details: Any,
     ) -> None:
-        """Record an operation on the backlog queue."""
-        if self._records:
-            self._observe(
-                CompletedOperation(
-                    operation,
-                    self.secondary,
-                    self.queue,
-                    ids,
-                    sizes,
-                    outcome=outcome,
-                    latency_us=round(seconds * 1e6),
-                    route=Route.SYPHON,
-                    destination=destination or None,
-                    cause=cause,
-                    role=Role.SYPHON,
-                )
-            )
-
-    def _observe(self, completed: CompletedOperation) -> None:
+        """Record an operation, which is one on the backlog queue unless `namespace` and `entity` say otherwise."""
+        if not self._records:
+            return
+        completed = CompletedOperation(
+            operation,
+            namespace or self.secondary,
+            entity or self.queue,
+            ids,
+            sizes,
+            outcome=outcome or outcome_of(error, in_doubt=error is not None and error.in_doubt),
+            error=error_name(error),
+            latency_us=round(seconds * 1e6),
+            route=Route.SYPHON,
+            role=Role.SYPHON,
+            **details,
+        )
         if self.published is not None:
             self.published.count(completed)
         if self.ledger is not None:

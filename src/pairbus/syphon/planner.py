@@ -288,7 +288,6 @@ class Planner:
     """Another syphon holds earlier messages of this queue: let it go first."""
     in_hand: int = 0
     in_hand_bytes: int = 0
-    held: int = 0
     is_stopping: bool = False
     accepted_at: dict[str, float] = field(default_factory=dict)
     """When each destination last took a message from us."""
@@ -367,7 +366,6 @@ class Planner:
             for held in item.deliveries:
                 held.drop_content()
             lane.held.extend(item.deliveries)
-            self.held += len(item.deliveries)
 
     def _arrived_part(self, delivery: Delivery, part_of: str, now: float) -> Item | None:
         """The whole message, if this was its last missing part and it must be sent."""
@@ -454,7 +452,6 @@ class Planner:
         lane.pause = None
         if lane.held:
             held, lane.held = lane.held, []
-            self.held -= len(held)
             self._release(held)
 
     def peeked(self, gap: tuple[int, int], peeked: Sequence[Peeked]) -> None:
@@ -506,9 +503,7 @@ class Planner:
                 lane.waiting.remove(item)
                 self._count(item, -1)
                 self._release([d for d in item.deliveries if d.sequence_number not in lost])
-            self.held -= len(lane.held)
             lane.held = [delivery for delivery in lane.held if delivery.sequence_number not in lost]
-            self.held += len(lane.held)
             for item in lane.in_flight:
                 for delivery in item.deliveries:
                     gone.pop(delivery.sequence_number, None)
@@ -526,7 +521,6 @@ class Planner:
         in_flight = [item for lane in self.lanes.values() for item in lane.in_flight]
         self.in_hand = len(in_flight)
         self.in_hand_bytes = sum(item.message.size for item in in_flight)
-        self.held = 0
         self._mine.clear()
         self._order.forget()
         self._is_peeking = False
@@ -608,7 +602,6 @@ class Planner:
             lane.waiting.pop()
             self._count(item, -1)
         held, lane.held = lane.held, []
-        self.held -= len(held)
         self._release([delivery for item in late for delivery in item.deliveries] + held)
         self._let_others_go_first(now, draw, "another receiver holds earlier messages")
         return first < lowest
@@ -661,6 +654,11 @@ class Planner:
         return not self._mine and not self._actions and all(not lane.in_flight for lane in self.lanes.values())
 
     @property
+    def held(self) -> int:
+        """How many messages of paused destinations we hold only the lock of."""
+        return sum(len(lane.held) for lane in list(self.lanes.values()))  # other threads read this
+
+    @property
     def locks(self) -> int:
         """How many locks we have."""
         return len(self._mine)
@@ -686,16 +684,13 @@ class Planner:
 
     def _slim(self, lane: Lane) -> None:
         """Keep only the locks of messages that cannot be sent now."""
-        before_items, before_held = len(lane.waiting), len(lane.held)
-        freed = lane.hold_all_but_first()
-        self.in_hand -= before_items - len(lane.waiting)
-        self.in_hand_bytes -= freed
-        self.held += len(lane.held) - before_held
+        before = len(lane.waiting)
+        self.in_hand_bytes -= lane.hold_all_but_first()
+        self.in_hand -= before - len(lane.waiting)
 
     def _take_all(self, lane: Lane) -> list[Delivery]:
         for item in lane.waiting:
             self._count(item, -1)
-        self.held -= len(lane.held)
         return lane.take_all()
 
     def _release(self, deliveries: Sequence[Delivery]) -> None:
