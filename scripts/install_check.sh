@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the wheel with all its extras from the index into an empty environment, as a user would, and runs the demo
-# from an empty folder. Takes a minute or two and the network.
+# Builds the wheel, installs it with all extras into an empty environment, as a user would, and runs the demo in an
+# empty folder. Needs the network and a minute or two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rewrites the locks after a change of dependencies. Versions already locked stay unless `--upgrade` is given.
-# The locks hold hashes and no host names, so they work behind any mirror.
+# Updates the lock files after the dependencies have changed. Locked versions stay the same, unless you add --upgrade.
+# The lock files contain hashes and no host names, so they work with any mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile=(uv pip compile --quiet --universal --python-version 3.11 --generate-hashes

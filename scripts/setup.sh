@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes .venv in the project's root from the locks, or does nothing when it is up to date already.
+# Creates .venv in the root of the project from the lock files. Does nothing if it is up to date.
 #
-# - Everything is installed by hash; where the packages come from is the machine's business.
-# - uv does the work. A machine without it gets a private one under .cache/, which `make clean` leaves alone.
-# - What is missing on the machine is said in one sentence with the remedy; nothing is asked.
+# - Every package is checked against its hash. The machine's settings decide where packages come from.
+# - uv installs them. A machine without uv gets a private copy in .cache/, which `make clean` keeps.
+# - If the machine lacks something, one sentence says what and how to install it. The script asks no questions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ readonly stamp=.venv/.stamp
 say() { printf '%s\n' "$*" >&2; }
 refuse() { say "pairbus set-up: $*"; exit 2; }
 
-# The environment's own Python first, so that a shell with another PATH does not rebuild it.
+# Prefers the Python of the environment, so that another PATH does not cause a rebuild.
 find_python() {
     local name
     for name in .venv/bin/python ${PAIRBUS_PYTHON:-} python3 python3.13 python3.12 python3.11; do
@@ -25,7 +25,7 @@ find_python() {
            "or name one in PAIRBUS_PYTHON."
 }
 
-# What the environment depends on: a change of any of it means another install.
+# Everything the environment depends on. If any of it changes, the packages are installed again.
 fingerprint() {
     { "$python" -c 'import sys; print(sys.version, sys.base_prefix)'
       pwd
@@ -54,7 +54,7 @@ find_uv() {
         say "Installing uv into $private ..."
         rm -rf "$private"
         "$python" -m venv "$private" >/dev/null 2>&1 || refuse \
-            "$python cannot make a virtual environment; install the venv module (Debian and Ubuntu: apt-get install python3-venv)."
+            "$python cannot create a virtual environment; install the venv module (Debian and Ubuntu: apt-get install python3-venv)."
         "$private/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
             --require-hashes -r requirements/uv.txt >&2 || refuse \
             "uv could not be installed; check the network or pip's settings, then run the command again."
@@ -71,13 +71,13 @@ is_ready() {
 
 if is_ready; then exit 0; fi
 
-# Two commands at once set up once: the second waits for the first, and finds everything ready.
+# Of two commands at the same time, the second waits for the first and then finds everything ready.
 mkdir -p .cache
 exec 9> .cache/setup.lock
 if command -v flock >/dev/null; then flock 9; fi
 if is_ready; then exit 0; fi
 
-# The scripts of an environment name its folder: one that was moved, or never finished, is made again.
+# The scripts of an environment contain its path. If the folder was moved, or never finished, create it again.
 head -n 2 .venv/bin/pytest 2>/dev/null | grep -qF "$PWD/.venv/bin/python" || rm -rf .venv
 python=$(find_python)
 wanted=$(fingerprint)
@@ -85,7 +85,7 @@ wanted=$(fingerprint)
 check_machine
 uv=$(find_uv)
 
-# A mirror that is configured for pip serves uv too, and so do the machine's own certificates.
+# uv uses the mirror that is configured for pip, and the certificates of the machine.
 if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
     mirror=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}
     [ -z "$mirror" ] || export UV_DEFAULT_INDEX=$mirror
@@ -96,9 +96,9 @@ if ! mkdir -p "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/u
     export UV_CACHE_DIR=$PWD/.cache/uv-cache
 fi
 
-say "Setting up .venv (the first time takes a minute or two: Spark is large) ..."
+say "Setting up .venv (the first time takes a minute or two, because Spark is large) ..."
 [ "$python" = .venv/bin/python ] || "$uv" venv --quiet --clear --python "$python" .venv
-failed="the packages could not be installed (the lines above say why); mend that and run the command again."
+failed="the packages could not be installed (the lines above say why); fix the cause and run the command again."
 "$uv" pip sync --quiet --python .venv/bin/python --require-hashes \
     --build-constraints requirements/build.txt requirements/lock.txt || refuse "$failed"
 "$uv" pip install --quiet --python .venv/bin/python --no-deps \
