@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pairbus.cli.__main__ import command_tree
-from pairbus.cli.output import EXITS
+from pairbus.cli.output import ANSWERS, EXIT_CODES
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "cli.md"
@@ -122,8 +122,8 @@ def helps_of(commands: list[str]) -> list[str]:
 def page() -> str:
     commands = list(paths(command_tree()))
     root, *helps = helps_of(["", *commands])
-    codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXITS.codes.items())
-    answers = "".join(f"| `pairbus {path}` | {meaning} |\n" for path, meaning in EXITS.no.items())
+    codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
+    answers = "".join(f"| `pairbus {path}` | {meaning} |\n" for path, meaning in ANSWERS.items())
     sections = [OPENING, codes, AFTER_CODES, answers, OPTIONS, f"\n```\n{root}\n```\n"]
     sections += [f"\n## pairbus {path}\n\n```\n{text}\n```\n" for path, text in zip(commands, helps, strict=True)]
     return "".join([*sections, SERVER_FILES])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 try:
     import typer
@@ -52,13 +51,9 @@ def options(
     """
 
 
-class Shell(StrEnum):
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
-def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
     """Print the completion script for a shell.
 
     Save it where the shell looks for completions. `pairbus --install-completion` does that for your current shell.
@@ -67,7 +62,7 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bas
     import subprocess
 
     # typer writes the script when it is started as a shell would start it.
-    environment = {**os.environ, "_PAIRBUS_COMPLETE": f"source_{shell.value}"}
+    environment = {**os.environ, "_PAIRBUS_COMPLETE": f"source_{shell}"}
     command = [sys.executable, "-m", "pairbus.cli"]
     typer.echo(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
 

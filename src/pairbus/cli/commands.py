@@ -248,7 +248,7 @@ def _set_metavar(param: Any) -> None:
         return
     kind = param.type_descriptor
     if kind.is_choice:
-        param.metavar = "|".join(str(getattr(choice, "value", choice)) for choice in kind.choices or ())
+        param.metavar = "|".join(map(str, kind.choices or ()))
     elif kind.annotation in (int, float):
         param.metavar = "NUMBER"
     else:

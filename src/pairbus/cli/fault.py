@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from pairbus.cli.options import looks_like_connection_string, parse_duration_ms
 from pairbus.cli.output import Refusal, is_quiet, print_json
 
-
-class Mode(StrEnum):
-    REFUSE = "refuse"
-    DROP = "drop"
-    HANG = "hang"
-    ERROR = "error"
-    THROTTLE = "throttle"
-    SLOW = "slow"
-    ACCEPT_THEN_FAIL = "accept-then-fail"
+Mode = Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail"]
 
 
 def fault(
@@ -62,13 +53,13 @@ def fault(
     if mode is None and duration is not None:
         raise Refusal("--for needs a fault: add --mode.")
     for option, value, owner in (
-        ("--condition", condition, Mode.ERROR),
-        ("--rate", rate, Mode.THROTTLE),
-        ("--delay", delay, Mode.SLOW),
+        ("--condition", condition, "error"),
+        ("--rate", rate, "throttle"),
+        ("--delay", delay, "slow"),
     ):
-        if value is not None and mode is not owner:
+        if value is not None and mode != owner:
             raise Refusal(f"{option} works only with --mode {owner}: leave it out, or change the mode.")
-        if value is None and mode is owner:
+        if value is None and mode == owner:
             raise Refusal(f"--mode {owner} needs {option}: see 'pairbus fault --help'.")
     delay_ms = None if delay is None else parse_duration_ms("--delay", delay)
     for_ms = None if duration is None else parse_duration_ms("--for", duration)
@@ -85,7 +76,7 @@ def fault(
         change = f"Faults cleared: {target}."
     elif mode:
         switchboard.set(mode, entity=entity, condition=condition, rate=rate, delay_ms=delay_ms, for_ms=for_ms)
-        change = f"Fault {mode.value}: {target}, {f'for {duration}' if duration else 'until it is cleared'}."
+        change = f"Fault {mode}: {target}, {f'for {duration}' if duration else 'until it is cleared'}."
     if as_json:
         print_json(list(switchboard.list()))
     elif change is not None:

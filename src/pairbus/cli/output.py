@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -24,27 +24,20 @@ CANNOT_RUN = 2
 INTERRUPTED = 130
 
 
-class Exits(NamedTuple):
-    codes: dict[int, str]
-    no: dict[str, str]
-    """What ANSWER_IS_NO means, for each command that uses it."""
-
-
-EXITS = Exits(
-    codes={
-        DONE: "success, and the answer is yes; `serve` and `syphon`: stopped by Ctrl-C or SIGTERM",
-        ANSWER_IS_NO: "the command ran, and the answer is no; see below",
-        CANNOT_RUN: "the command could not run: a wrong option, a port in use, a server that does not answer",
-        INTERRUPTED: "interrupted by Ctrl-C; `drill` also by SIGTERM",
-    },
-    no={
-        "deadletters resubmit": "a message given with --message-id is not among the dead letters",
-        "demo": "an accepted message was not delivered, or the ledger disagrees with the count",
-        "doctor": "a check failed",
-        "drill": "an expectation does not hold, a step failed, or the drill could not delete what it created",
-        "ledger report": "a message is lost",
-    },
-)
+EXIT_CODES = {
+    DONE: "success, and the answer is yes; `serve` and `syphon`: stopped by Ctrl-C or SIGTERM",
+    ANSWER_IS_NO: "the command ran, and the answer is no; see below",
+    CANNOT_RUN: "the command could not run: a wrong option, a port in use, a server that does not answer",
+    INTERRUPTED: "interrupted by Ctrl-C; `drill` also by SIGTERM",
+}
+ANSWERS = {
+    "deadletters resubmit": "a message given with --message-id is not among the dead letters",
+    "demo": "an accepted message was not delivered, or the ledger disagrees with the count",
+    "doctor": "a check failed",
+    "drill": "an expectation does not hold, a step failed, or the drill could not delete what it created",
+    "ledger report": "a message is lost",
+}
+"""The meaning of ANSWER_IS_NO, for each command that uses it."""
 
 
 class Refusal(UsageError):  # noqa: N818 - an answer to the user, not a fault
@@ -178,7 +171,7 @@ def _bad_value(error: typer.TyperException, param: Any) -> str:
     value = _shorten(str(details.get("input", "")))
     kind, name = param.type_descriptor, _name(param)
     if kind.is_choice:
-        choices = [str(choice.value) for choice in kind.choices or ()]
+        choices = [str(choice) for choice in kind.choices or ()]
         return f"{name} '{value}' is unknown: {suggest(value, choices, otherwise='use one of')}"
     if kind.annotation in _EXPECTED:
         expected = _EXPECTED[kind.annotation]

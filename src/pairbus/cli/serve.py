@@ -117,16 +117,7 @@ async def _describe_until(
     """Describe the servers on disk until `stop` is set. Only the parent process finds a server that is not `listed`."""
     from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, run_file
 
-    running = [
-        RunningServer(
-            name=server.name,
-            port=server.port,
-            connection_string=server.connection_string,
-            ca_file=str(server.ca_file),
-            pid=os.getpid(),
-        )
-        for server in servers
-    ]
+    running = [RunningServer.of(server) for server in servers]
     files = [(server.data / DATA_FOLDER_FILE, [entry]) for server, entry in zip(servers, running, strict=True)]
     if ready_file is not None:
         files.append((ready_file, running))

@@ -11,10 +11,9 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -49,16 +48,6 @@ PROGRESS_SECONDS = 0.5
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
 
-class EngineName(StrEnum):
-    PROCESS = "process"
-    SPARK = "spark"
-
-
-class TimeToLive(StrEnum):
-    RESTORE = "restore"
-    DEDUCT = "deduct"
-
-
 def syphon(
     primary: Primary = None,
     secondary: Secondary = None,
@@ -70,17 +59,18 @@ def syphon(
     ] = False,
     rate: Annotated[float | None, typer.Option(help="At most this many messages per second.")] = None,
     engine: Annotated[
-        EngineName, typer.Option(help="spark: run as a Spark job, for backlogs that are too large for one process.")
-    ] = EngineName.PROCESS,
+        Literal["process", "spark"],
+        typer.Option(help="spark: run as a Spark job, for backlogs that are too large for one process."),
+    ] = "process",
     master: Annotated[
         str | None, typer.Option(help="Spark's master, for --engine spark. Default: all cores of this machine.")
     ] = None,
     backlog_time_to_live: Annotated[
-        TimeToLive,
+        Literal["restore", "deduct"],
         typer.Option(
             help="restore: a message gets its full time to live again; deduct: only what is left after its wait."
         ),
-    ] = TimeToLive.RESTORE,
+    ] = "restore",
     ledger: Ledger = None,
     state_dir: Annotated[
         Path | None,
@@ -111,9 +101,9 @@ def syphon(
         if control is None:
             raise Refusal("--pause, --resume and --state need --control, the socket of the running syphon.")
         return _control(control, "pause" if pause else "resume" if resume else "state", as_json=as_json)
-    if master is not None and engine is not EngineName.SPARK:
+    if master is not None and engine != "spark":
         raise Refusal("--master works only with --engine spark: use both or neither.")
-    if engine is EngineName.SPARK and (control is not None or http is not None):
+    if engine == "spark" and (control is not None or http is not None):
         raise Refusal("--control and --http work only with --engine process: leave them out.")
     ends = primary_and_secondary(primary, secondary)
     if rate is not None and not 0 < rate < math.inf:
@@ -123,10 +113,10 @@ def syphon(
         "queues": parse_queues(queues),
         "include_extra": include_extra,
         "rate": rate,
-        "backlog_time_to_live": backlog_time_to_live.value,
+        "backlog_time_to_live": backlog_time_to_live,
         "ledger": ledger,
     }
-    if engine is EngineName.SPARK:
+    if engine == "spark":
         return _run_on_spark(*ends, options, master=master, once=once, as_json=as_json)
     return _run(*ends, options | {"state_dir": state_dir}, once=once, control=control, http=http, as_json=as_json)
 

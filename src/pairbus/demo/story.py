@@ -36,6 +36,7 @@ from pairbus.syphon.namespaces import NamespaceError
 
 BACKLOG_QUEUES = 2
 MEASURE_EVERY_SECONDS = 1.0
+SHOW_EVERY_SECONDS = 0.25
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 120.0
 SPARK_SECONDS = 300.0
@@ -258,19 +259,23 @@ class _Story:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Measure and show the status regularly."""
+        """Measure and show the status regularly. The display does not wait for a measurement."""
         with self._voice.watching():
-            watch = asyncio.create_task(self._watch())
+            watch = asyncio.gather(self._show(), self._measure())
             try:
                 yield
             finally:
                 watch.cancel()
-                await asyncio.wait([watch])
+                await asyncio.gather(watch, return_exceptions=True)
 
-    async def _watch(self) -> None:
-        async with self._stage.namespace("primary").administration() as admin:
+    async def _show(self) -> None:
+        while True:
+            self._voice.show(self._status())
+            await asyncio.sleep(SHOW_EVERY_SECONDS)
+
+    async def _measure(self) -> None:
+        async with self._stage.namespace("primary").administration(retry_total=0) as admin:
             while True:
-                self._voice.show(self._status())
                 await asyncio.sleep(MEASURE_EVERY_SECONDS)
                 try:
                     await self._depth()

@@ -13,6 +13,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pairbus.embedded.server import EmbeddedServer
 
 from pairbus.private import read_private, replace_private
 
@@ -29,6 +33,11 @@ class RunningServer:
     connection_string: str = field(repr=False)
     ca_file: str
     pid: int
+
+    @classmethod
+    def of(cls, server: EmbeddedServer) -> RunningServer:
+        """Describe a server of this process."""
+        return cls(server.name, server.port, server.connection_string, str(server.ca_file), os.getpid())
 
     @staticmethod
     def write_all(servers: Sequence[RunningServer], path: Path) -> None:

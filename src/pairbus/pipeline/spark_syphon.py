@@ -404,13 +404,13 @@ async def carry(plan: SyphonPlan, share: Share, journal: Journal | None) -> dict
     options = replace(plan.options, ledger=None if journal is None else journal.writer)
     syphon = Syphon(_namespace(plan.primary), _namespace(plan.secondary), options=options)
     queues = (await syphon.run_share(share)).queues
-    refusal = syphon.given_up
     error = next((queue.last_error for queue in queues if queue.last_error), None)
+    refused, cause = syphon.given_up or (None, None)
     return {
         "restored": sum(queue.counts.restored for queue in queues),
         "dead_lettered": sum(queue.counts.dead_lettered for queue in queues),
         "expired": sum(queue.counts.expired for queue in queues),
         "bytes": sum(queue.counts.restored_bytes for queue in queues),
-        "error": error if refusal is None else refusal.cause,
-        "refused": None if refusal is None else refusal.side,
+        "error": error if refused is None else cause,
+        "refused": refused,
     }

@@ -69,17 +69,10 @@ async def _serve(syphon: Syphon, reader: asyncio.StreamReader, writer: asyncio.S
 
 
 def _answer(syphon: Syphon, command: str) -> dict[str, Any]:
-    match command:
-        case "pause":
-            syphon.pause()
-        case "resume":
-            syphon.resume()
-        case "stop":
-            syphon.stop()
-        case "state":
-            pass
-        case _:
-            return {"error": f"Unknown command {command[:40]!r}. Use one of {', '.join(COMMANDS)}."}
+    if command not in COMMANDS:
+        return {"error": f"Unknown command {command[:40]!r}. Use one of {', '.join(COMMANDS)}."}
+    if command != "state":
+        getattr(syphon, command)()
     return syphon.state().as_dict()
 
 

@@ -13,7 +13,7 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from pairbus.pairing.sdk import PairedNamespaceFaultedError
@@ -24,30 +24,6 @@ log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 30.0
 PATIENCE_SECONDS = 5.0
-_CLIENT_METHODS = (
-    "get_queue_sender",
-    "get_queue_receiver",
-    "get_topic_sender",
-    "get_subscription_receiver",
-    "list_queue_sessions",
-    "list_subscription_sessions",
-)
-_HANDLER_METHODS = (
-    "send_messages",
-    "create_message_batch",
-    "schedule_messages",
-    "cancel_scheduled_messages",
-    "receive_messages",
-    "receive_deferred_messages",
-    "peek_messages",
-    "complete_message",
-    "abandon_message",
-    "defer_message",
-    "dead_letter_message",
-    "renew_message_lock",
-    "delete_messages",
-)
-"""The methods of the SDK's senders and receivers. Existing senders and receivers are faulted with their client."""
 
 
 class PairWatch:
@@ -114,23 +90,21 @@ class PairWatch:
                 return
             ((partner, cause),) = self._gone.items()
         (survivor,) = (client for name, client in self._clients.items() if name != partner)
-        _refuse_all(survivor, _CLIENT_METHODS, partner, cause)
-        for handler in list(getattr(survivor, "_handlers", ())):
-            _refuse_all(handler, _HANDLER_METHODS, partner, cause)
+        # Existing senders and receivers are faulted with their client.
+        for target in (survivor, *getattr(survivor, "_handlers", ())):
+            _refuse_all(target, partner, cause)
         self._paired.fault(partner, cause)
 
 
-def _refuse_all(target: Any, methods: Iterable[str], partner: str, cause: str) -> None:
-    for method in methods:
-        if hasattr(target, method):
-            setattr(target, method, _refusing(partner, cause))
+def _refuse_all(target: Any, partner: str, cause: str) -> None:
+    """Make every public method raise, except `close`."""
 
-
-def _refusing(partner: str, cause: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
         raise PairedNamespaceFaultedError(partner, cause)
 
-    return refuse
+    for name, _ in inspect.getmembers(type(target), inspect.isfunction):
+        if not name.startswith("_") and name != "close":
+            setattr(target, name, refuse)
 
 
 class InProcessSyphon:

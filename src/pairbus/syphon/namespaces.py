@@ -114,9 +114,10 @@ class Namespace:
             return ServiceBusClient.from_connection_string(self._connection_string, **options)
         return ServiceBusClient(self.host, _awaitable(self._credential), use_tls=self.tls, **options)
 
-    def administration(self) -> ServiceBusAdministrationClient:
+    def administration(self, **options: Any) -> ServiceBusAdministrationClient:
         """Make the SDK's aio administration client. The caller closes it."""
-        options = {} if self.connection_verify is None else {"connection_verify": self.connection_verify}
+        if self.connection_verify is not None:
+            options["connection_verify"] = self.connection_verify
         if self._connection_string is not None:
             return ServiceBusAdministrationClient.from_connection_string(self._connection_string, **options)
         return ServiceBusAdministrationClient(self.host, _awaitable(self._credential), **options)

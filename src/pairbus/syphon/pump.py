@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pairbus.amqp.conditions import TIMEOUT
@@ -55,10 +55,12 @@ class Refusals:
     """The entities of both namespaces that refuse our credential now. Each outage is logged once.
 
     An outage begins with the first entity that refuses and ends when all of them accept our credential again.
+    `on_refused` is called after each refusal.
     """
 
-    def __init__(self, primary: str, secondary: str) -> None:
+    def __init__(self, primary: str = "", secondary: str = "", on_refused: Callable[[], None] = lambda: None) -> None:
         self._hosts: dict[Side, str] = {"primary": primary, "secondary": secondary}
+        self._on_refused = on_refused
         self._refusing: dict[Side, set[str]] = {"primary": set(), "secondary": set()}
 
     def refused(self, side: Side, entity: str, cause: str) -> None:
@@ -69,6 +71,7 @@ class Refusals:
                 extra={"namespace": self._hosts[side], "entity": entity, "cause": cause},
             )
         self._refusing[side].add(entity)
+        self._on_refused()
 
     def accepted(self, side: Side, entity: str) -> None:
         self._refusing[side].discard(entity)
@@ -83,9 +86,7 @@ class PumpOptions:
     send_timeout: float = 60.0
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     draw: Callable[[], float] = random.random
-    refusals: Refusals | None = None
-    on_refused: Callable[[], None] | None = None
-    """Called after each refusal of our credential."""
+    refusals: Refusals = field(default_factory=Refusals)
 
 
 class Pump:
@@ -203,7 +204,7 @@ class Pump:
     def _connected(self) -> None:
         self.is_missing, self.refusals, self._pause, self._failure = False, 0, None, None
         self._errors.pop(self.queue, None)
-        self._accepted("secondary", self.queue)
+        self._options.refusals.accepted("secondary", self.queue)
 
     async def _lost(self, error: ReceiverLostError) -> None:
         """The backlog queue is unreachable: pause, with backoff. Each kind of loss is logged once."""
@@ -213,12 +214,10 @@ class Pump:
         self.is_missing = error.missing
         self.refusals = self.refusals + 1 if error.unauthorized else 0
         if error.unauthorized:
-            self._refused("secondary", self.queue, str(error))
+            self._options.refusals.refused("secondary", self.queue, str(error))
         self._stop_receiving()
         self.planner.lost_receiver()
-        receiver, self._receiver = self._receiver, None
-        if receiver is not None:
-            await receiver.close()
+        await self._close_receiver()
         if error.missing and self._once:
             self.is_drained = True
             return
@@ -238,21 +237,14 @@ class Pump:
         while not self._is_stopped and (seconds := self._pause.until - asyncio.get_running_loop().time()) > 0:
             await self._sleep(seconds)
 
-    def _accepted(self, side: Side, entity: str) -> None:
-        if self._options.refusals is not None:
-            self._options.refusals.accepted(side, entity)
-
-    def _refused(self, side: Side, entity: str, cause: str) -> None:
-        if self._options.refusals is not None:
-            self._options.refusals.refused(side, entity, cause)
-        if self._options.on_refused is not None:
-            self._options.on_refused()
-
     async def _end(self) -> None:
         self._stop_receiving()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._close_receiver()
+
+    async def _close_receiver(self) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             await receiver.close()
@@ -266,7 +258,7 @@ class Pump:
                 raise self._failure
             now = loop.time()
             for action in self.planner.due(now, self._options.now_ms(), self._options.draw()):
-                self._start(action, receiver)
+                self._spawn(self._carry_out(action, receiver))
             if now >= self._renew_at:
                 self._renew(receiver, now)
             if (self._is_stopped or self.is_drained) and self.planner.is_idle and not self._tasks and self._is_quiet:
@@ -275,18 +267,14 @@ class Pump:
             await self._sleep(self._until_next(now))
 
     def _until_next(self, now: float) -> float | None:
-        times = [self.planner.next_deadline(now)]
+        deadline = self.planner.next_deadline(now)
         if self.planner.locks:
-            times.append(self._renew_at)
-        due = [moment for moment in times if moment is not None]
-        return max(0.0, min(due) - now) if due else None
+            deadline = self._renew_at if deadline is None else min(deadline, self._renew_at)
+        return None if deadline is None else max(0.0, deadline - now)
 
     async def _sleep(self, seconds: float | None) -> None:
-        if seconds is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), seconds)
-        else:
-            await self._wake.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
         self._wake.clear()
 
     def _feed(self, receiver: BacklogReceiver, now: float) -> None:
@@ -311,22 +299,25 @@ class Pump:
             self._receiving.cancel()
             self._receiving = None
 
-    def _start(self, action: Action, receiver: BacklogReceiver) -> None:
+    async def _carry_out(self, action: Action, receiver: BacklogReceiver) -> None:
         match action:
             case SendBatch():
-                self._spawn(self._send(action))
+                await self._send(action)
             case Complete():
-                self._spawn(self._complete(action, receiver))
+                await self._complete(action, receiver)
             case Release():
-                self._spawn(self._release(action, receiver))
+                lost = await receiver.release(action.deliveries)
+                self.logbook.released(action.deliveries, lost)
             case Bury():
-                self._spawn(self._bury(action, receiver))
+                await self._bury(action, receiver)
             case Peek():
-                self._spawn(self._peek(action, receiver))
+                self.planner.peeked(action.gap, await self._look(receiver, action.gap[0], PEEK_LIMIT))
             case Seek():
-                self._spawn(self._seek(action, receiver))
+                await self._seek(action, receiver)
             case Probe():
-                self._spawn(self._probe())
+                self.logbook.counts.probes += 1
+                answers = await self._transport.reachable()
+                self.planner.probed(answers, asyncio.get_running_loop().time(), self._options.draw())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -385,9 +376,9 @@ class Pump:
         self.logbook.sent(send.destination, send.items, error, now - began)
         self.planner.sent(send, error, now, self._options.draw())
         if error is None:
-            self._accepted("primary", send.destination)
+            self._options.refusals.accepted("primary", send.destination)
         elif error.token_refused:
-            self._refused("primary", send.destination, str(error))
+            self._options.refusals.refused("primary", send.destination, str(error))
         self._check_limit()
 
     def _update_errors(self, destination: str, error: SendError | None) -> None:
@@ -409,27 +400,13 @@ class Pump:
             self.planner.completed(action)
         self.logbook.completed(action.deliveries, action.carried, lost)
 
-    async def _release(self, action: Release, receiver: BacklogReceiver) -> None:
-        lost = await receiver.release(action.deliveries)
-        self.logbook.released(action.deliveries, lost)
-
     async def _bury(self, action: Bury, receiver: BacklogReceiver) -> None:
         lost = await receiver.dead_letter(action.letters)
         self.logbook.buried(action.letters, lost)
         first = action.letters[0]
-        log.warning(
-            "dead-lettered",
-            extra={
-                "queue": self.queue,
-                "count": len(action.letters),
-                "reason": first.reason,
-                "cause": first.description,
-            },
-        )
+        details = {"count": len(action.letters), "reason": first.reason, "cause": first.description}
+        log.warning("dead-lettered", extra={"queue": self.queue, **details})
         self._check_limit()
-
-    async def _peek(self, action: Peek, receiver: BacklogReceiver) -> None:
-        self.planner.peeked(action.gap, await self._look(receiver, action.gap[0], PEEK_LIMIT))
 
     async def _look(self, receiver: BacklogReceiver, from_number: int, count: int) -> list[Peeked]:
         loop = asyncio.get_running_loop()
@@ -450,11 +427,6 @@ class Pump:
             begin = more[-1].sequence_number + 1
         loop = asyncio.get_running_loop()
         self.planner.sought(action, siblings, loop.time(), self._options.draw())
-
-    async def _probe(self) -> None:
-        self.logbook.counts.probes += 1
-        answers = await self._transport.reachable()
-        self.planner.probed(answers, asyncio.get_running_loop().time(), self._options.draw())
 
     def _renew(self, receiver: BacklogReceiver, now: float) -> None:
         self._renew_at = now + RENEW_CHECK_SECONDS

@@ -144,14 +144,6 @@ class SyphonState:
         return {"restored": self.restored, "dead_lettered": self.dead_lettered, **asdict(self)}
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialRefusal:
-    """The namespace that refuses our credential for good, and what it answered."""
-
-    side: Side
-    cause: str
-
-
 class Syphon:
     """Carries the backlog of one primary namespace home.
 
@@ -187,15 +179,15 @@ class Syphon:
             retry_interval=self.options.retry_interval,
             send_timeout=self.options.send_timeout,
             now_ms=self.options.now_ms or (lambda: time.time_ns() // 1_000_000),
-            refusals=Refusals(self._primary.host, self._secondary.host),
-            on_refused=self._check_refusals,
+            refusals=Refusals(self._primary.host, self._secondary.host, self._check_refusals),
         )
         self._pumps: dict[str, Pump] = {}
         self._is_running = False
         self._is_stopping = False
         self._is_paused = False
         self._gives_up = False
-        self.given_up: CredentialRefusal | None = None
+        self.given_up: tuple[Side, str] | None = None
+        """The namespace that refuses our credential for good, and what it answered."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
@@ -225,9 +217,10 @@ class Syphon:
                 if self._published is not None:
                     self._published.close()
         if self.given_up is not None:
-            host = (self._secondary if self.given_up.side == "secondary" else self._primary).host
+            side, cause = self.given_up
+            host = (self._secondary if side == "secondary" else self._primary).host
             raise CredentialRefusedError(
-                f"The {self.given_up.side}, {host}, refuses our credential ({self.given_up.cause}). Check its "
+                f"The {side}, {host}, refuses our credential ({cause}). Check its "
                 f"connection string and the rights of its key. {self.state().restored} messages are home; the others "
                 "wait in the backlog."
             )
@@ -326,7 +319,7 @@ class Syphon:
         if side is None or self._is_stopping:
             return
         cause = next((pump.last_error for pump in unfinished if pump.last_error), "the credential has no rights")
-        self.given_up = CredentialRefusal(side, cause)
+        self.given_up = (side, cause)
         self.stop()
 
     # --- control, from any thread -----------------------------------------------------------------------------

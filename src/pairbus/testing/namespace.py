@@ -69,7 +69,7 @@ class EmbeddedNamespace:
         self._host: Host = (
             ProcessHost(name, self._data, config, ledger)
             if process
-            else ThreadHost(name, self._data, config, clock, limits, ledger)
+            else ThreadHost(name, self._data, config=config, clock=clock, limits=limits, ledger=ledger)
         )
         self._port = port
         self._reserved_port: socket.socket | None = None
@@ -246,21 +246,11 @@ class Host(Protocol):
 class ThreadHost:
     """A server on its own event loop and thread in this process."""
 
-    def __init__(
-        self,
-        name: str,
-        data: Path,
-        config: Path | None,
-        clock: Clock | None,
-        limits: Limits | None,
-        ledger: Path | None = None,
-    ) -> None:
+    def __init__(self, name: str, data: Path, **options: Any) -> None:
+        """`options` are those of `EmbeddedServer`."""
         self._name = name
         self._data = data
-        self._config = config
-        self._clock = clock
-        self._limits = limits or Limits()
-        self._ledger = ledger
+        self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._server: EmbeddedServer | None = None
@@ -272,15 +262,7 @@ class ThreadHost:
         self._loop, self._thread = loop, thread
 
         async def start() -> EmbeddedServer:
-            server = EmbeddedServer(
-                self._name,
-                self._data,
-                port=port,
-                config=self._config,
-                clock=self._clock,
-                limits=self._limits,
-                ledger=self._ledger,
-            )
+            server = EmbeddedServer(self._name, self._data, port=port, **self._options)
             await server.start()
             return server
 
@@ -290,13 +272,7 @@ class ThreadHost:
             self._end_loop()
             raise
         self._server = server
-        return RunningServer(
-            name=self._name,
-            port=server.port,
-            connection_string=server.connection_string,
-            ca_file=str(server.ca_file),
-            pid=os.getpid(),
-        )
+        return RunningServer.of(server)
 
     def stop(self) -> None:
         if self._server is None or self._loop is None:
@@ -331,11 +307,10 @@ class ProcessHost:
     The child ends when its standard input closes, which happens when this process ends, however it ends.
     """
 
-    def __init__(self, name: str, data: Path, config: Path | None, ledger: Path | None = None) -> None:
+    def __init__(self, name: str, data: Path, config: Path | None, ledger: Path | None) -> None:
         self._name = name
         self._data = data
-        self._config = config
-        self._ledger = ledger
+        self._options = {"--config": config, "--ledger": ledger}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, port: int) -> RunningServer:
@@ -344,10 +319,8 @@ class ProcessHost:
             errors = Path(folder, "stderr")
             command = [sys.executable, "-m", "pairbus.cli", "serve", self._name, "--stop-with-stdin"]
             command += ["--port", str(port), "--data", str(self._data), "--ready-file", str(ready_file)]
-            if self._config is not None:
-                command += ["--config", str(self._config)]
-            if self._ledger is not None:
-                command += ["--ledger", str(self._ledger)]
+            for option, value in self._options.items():
+                command += [] if value is None else [option, str(value)]
             with errors.open("wb") as stderr:
                 process = subprocess.Popen(
                     command,

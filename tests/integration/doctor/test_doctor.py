@@ -147,7 +147,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The data folder of the namespace contoso-standby, which ran and was told to stop."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.chdir(tmp_path)
-    host = ProcessHost("contoso-standby", tmp_path / "standby", None)
+    host = ProcessHost("contoso-standby", tmp_path / "standby", None, None)
     host.start(0)
     host.stop()
     return tmp_path / "standby"

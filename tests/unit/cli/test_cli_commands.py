@@ -12,7 +12,7 @@ import pytest
 
 from pairbus.cli.__main__ import command_tree, run
 from pairbus.cli.commands import EXAMPLES, VARIABLES, variable_of
-from pairbus.cli.output import EXITS
+from pairbus.cli.output import ANSWERS, EXIT_CODES
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 TREE = command_tree()
@@ -106,8 +106,8 @@ def test_the_reference_lists_every_command_and_every_exit_code() -> None:
         for param in command.params:
             if param.param_type_name == "option" and not param.hidden:
                 assert max(param.opts, key=len) in section, f"{path} {param.opts}"
-    for code, meaning in EXITS.codes.items():
+    for code, meaning in EXIT_CODES.items():
         assert f"| {code} | {meaning} |" in text
-    for path, meaning in EXITS.no.items():
+    for path, meaning in ANSWERS.items():
         assert path in COMMANDS
         assert f"| `pairbus {path}` | {meaning} |" in text

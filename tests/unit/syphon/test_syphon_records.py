@@ -140,7 +140,7 @@ def test_what_is_released_is_recorded_unless_its_lock_was_gone(tmp_path: Path) -
         with LedgerWriter(tmp_path, role=Role.SYPHON) as ledger:
             pump = Pump(QUEUE, transport, PumpOptions(PumpRules()), Logbook(QUEUE, "contoso", "standby", ledger))
             assert await receiver.release(deliveries[:1]) == []
-            await pump._release(Release(tuple(deliveries)), receiver)
+            await pump._carry_out(Release(tuple(deliveries)), receiver)
             assert pump.logbook.counts.released == 1
 
     asyncio.run(main())
