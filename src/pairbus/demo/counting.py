@@ -95,12 +95,12 @@ class Cost:
     currency: str
 
     @classmethod
-    def of(cls, summary: Summary, pairing_cost: Sequence[dict[str, Any]]) -> Cost:
-        """Add up the rows of the report's `pairing_cost`."""
+    def of(cls, summary: Summary, pairing_cost: Sequence[dict[str, Any]], receives: int) -> Cost:
+        """Add up the rows of the report's `pairing_cost`; `receives` are those that receivers would have made."""
         amount = sum((Decimal(row["amount"]) for row in pairing_cost), Decimal(0))
         currencies = {str(row["currency"]) for row in pairing_cost}
         added = sum(int(row["billed"]) for row in pairing_cost)
-        return cls(summary.billed_operations, added, amount, "/".join(sorted(currencies)))
+        return cls(summary.billed_operations + receives, added, amount, "/".join(sorted(currencies)))
 
     @property
     def sentence(self) -> str:

@@ -93,7 +93,9 @@ def run(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path =
         report = make_report(spark.result(), tables)
         voice.say("Writing the report.")
         page.write_text(html_page(report), encoding="utf-8")
-    code = conclude(result_voice.say, result, report.summary, Cost.of(report.summary, report.pairing_cost))
+    receives = sum(part.account.delivered + part.account.duplicates for part in result.counts)
+    cost = Cost.of(report.summary, report.pairing_cost, receives)
+    code = conclude(result_voice.say, result, report.summary, cost)
     result_voice.say(f"The report is {page.absolute()}")
     if keep:
         result_voice.say(

@@ -99,7 +99,7 @@ def test_the_cost_is_the_sum_of_the_causes() -> None:
         {"billed": 6, "amount": "0.25", "currency": "USD"},
     ]
     told = Summary(**{**dict.fromkeys(Summary.__dataclass_fields__, 0), "billed_operations": 30})
-    assert Cost.of(told, rows) == Cost(30, 10, Decimal("0.75"), "USD")
+    assert Cost.of(told, rows, 12) == Cost(42, 10, Decimal("0.75"), "USD")
 
 
 def test_a_destination_expects_what_its_filter_selects_of_what_was_accepted() -> None:
