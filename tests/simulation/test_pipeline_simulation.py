@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pairbus.costs import shipped_tariffs, tariff_for
 from pairbus.costs.estimate import Fleet, pings_in_outage
-from pairbus.failover import FailoverRules
+from pairbus.failover.states import FailoverRules
 from pairbus.pipeline.fleet import FleetError, FleetPlan, OutageKind, PairingChoice, parse_fleet, play_outage, play_run
 from pairbus.pipeline.simulation import forecast, simulate
 

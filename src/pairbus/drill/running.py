@@ -40,7 +40,7 @@ from pairbus.drill.scenario import (
 from pairbus.drill.senders import Senders
 from pairbus.drill.stage import SUBSCRIPTION, LeftBehindError, Stage, entities_on, set_sending
 from pairbus.errors import PairbusError
-from pairbus.failover import EntityState
+from pairbus.failover.states import EntityState
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.backlog import count_waiting
 from pairbus.syphon.service import Syphon

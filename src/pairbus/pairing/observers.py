@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairbus.errors import PairbusError
-from pairbus.failover import EntityState, EventKind, Transition
+from pairbus.failover.states import EntityState, EventKind, Transition
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Outcome, Route, error_name, outcome_of
 
 if TYPE_CHECKING:

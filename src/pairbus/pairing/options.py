@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pairbus.envelope import TimeToLivePolicy
-from pairbus.failover import FailoverRules
+from pairbus.failover.states import FailoverRules
 
 if TYPE_CHECKING:
     from pairbus.ledger import LedgerWriter

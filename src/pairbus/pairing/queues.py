@@ -32,7 +32,8 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 
 from pairbus.amqp.message import BATCH_ENTRY_BYTES, read_facts
 from pairbus.errors import BacklogUnavailableError, PairingError, PartlyAcceptedError
-from pairbus.failover import Rotation, Verdict, verdict
+from pairbus.failover.classification import Verdict, verdict
+from pairbus.failover.rotation import Rotation
 from pairbus.ledger import Operation
 from pairbus.pairing import sdk
 from pairbus.pairing.observers import Observers

@@ -40,7 +40,7 @@ from azure.servicebus.exceptions import (
 
 from pairbus import envelope, errors
 from pairbus.amqp.message import BATCH_ENTRY_BYTES, id_text, with_message_id
-from pairbus.failover import ErrorDescription
+from pairbus.failover.classification import ErrorDescription
 
 STANDARD_LIMIT_BYTES = 256 * 1024
 """The limit of the Standard tier, assumed until a link announces its own."""

@@ -12,18 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from pairbus import errors
-from pairbus.failover import (
-    Decision,
-    EntityMachine,
-    EntityState,
-    Event,
-    EventKind,
-    FailoverRules,
-    Rotation,
-    Transition,
-    Verdict,
-    verdict,
-)
+from pairbus.failover.classification import Verdict, verdict
+from pairbus.failover.rotation import Rotation
+from pairbus.failover.states import Decision, EntityMachine, EntityState, Event, EventKind, FailoverRules, Transition
 from pairbus.ledger import Operation, Route
 from pairbus.pairing import sdk
 from pairbus.pairing.observers import Observers, TransitionCallback, new_episode

@@ -40,7 +40,7 @@ from pairbus.costs import Tariff, Usage, bill, units
 from pairbus.costs.estimate import HOURS_PER_MONTH, IDLE_RECEIVES_PER_HOUR
 from pairbus.costs.rules import TRANSIT_OPERATIONS
 from pairbus.errors import UsageError
-from pairbus.failover import Action, EntityMachine, EntityState, Event, EventKind, FailoverRules
+from pairbus.failover.states import Action, EntityMachine, EntityState, Event, EventKind, FailoverRules
 from pairbus.toml import TomlError, convert_toml, read_toml
 
 MAX_CHOICES = 10_000

@@ -21,7 +21,7 @@ from tests.support.pairing import Shell, backlog_bodies, bodies, paired
 
 from pairbus import EntityState, TransitionEvent
 from pairbus.costs.rules import billed_operations
-from pairbus.failover import EventKind
+from pairbus.failover.states import EventKind
 from pairbus.ledger import Operation
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair

@@ -8,16 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from pairbus.failover import (
-    Action,
-    Decision,
-    EntityMachine,
-    EntityState,
-    Event,
-    EventKind,
-    FailoverRules,
-    Rotation,
-)
+from pairbus.failover.rotation import Rotation
+from pairbus.failover.states import Action, Decision, EntityMachine, EntityState, Event, EventKind, FailoverRules
 
 NAMES = ("orders", "invoices", "events")
 

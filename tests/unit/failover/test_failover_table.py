@@ -9,20 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from pairbus.failover import (
+from pairbus.failover.classification import ErrorDescription, Verdict, verdict
+from pairbus.failover.rotation import Rotation
+from pairbus.failover.states import (
     TRANSITIONS,
     Action,
     EntityMachine,
     EntityState,
-    ErrorDescription,
     Event,
     EventKind,
     FailoverRules,
-    Rotation,
-    Verdict,
-    verdict,
+    When,
 )
-from pairbus.failover.states import When
 
 ROOT = Path(__file__).parents[3]
 MINUTE = 60.0

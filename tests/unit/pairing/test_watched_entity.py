@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.virtual_time import run_in_virtual_time
 
-from pairbus.failover import EntityState, Event, EventKind, FailoverRules
+from pairbus.failover.states import EntityState, Event, EventKind, FailoverRules
 from pairbus.ledger import CompletedOperation
 from pairbus.pairing._aio import runtime
 from pairbus.pairing._aio.entity import SharedSender, WatchedEntity

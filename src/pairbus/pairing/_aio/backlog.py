@@ -19,7 +19,8 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 
 from pairbus import envelope, errors
 from pairbus.amqp.message import BATCH_ENTRY_BYTES
-from pairbus.failover import BUSY_PAUSE_SECONDS, EntityState, Verdict, verdict
+from pairbus.failover.classification import BUSY_PAUSE_SECONDS, Verdict, verdict
+from pairbus.failover.states import EntityState
 from pairbus.ledger import Operation, Route
 from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime

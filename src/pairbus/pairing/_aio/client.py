@@ -21,7 +21,8 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from pairbus import envelope, errors
-from pairbus.failover import BUSY_PAUSE_SECONDS, NO_ERA, EntityState, Event, EventKind, Verdict
+from pairbus.failover.classification import BUSY_PAUSE_SECONDS, Verdict
+from pairbus.failover.states import NO_ERA, EntityState, Event, EventKind
 from pairbus.ledger import Operation
 from pairbus.pairing import sdk
 from pairbus.pairing._aio import runtime

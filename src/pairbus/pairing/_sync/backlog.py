@@ -20,7 +20,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from pairbus import envelope, errors
 from pairbus.amqp.message import BATCH_ENTRY_BYTES
-from pairbus.failover import BUSY_PAUSE_SECONDS, EntityState, Verdict, verdict
+from pairbus.failover.classification import BUSY_PAUSE_SECONDS, Verdict, verdict
+from pairbus.failover.states import EntityState
 from pairbus.ledger import Operation, Route
 from pairbus.pairing import sdk
 from pairbus.pairing._sync import runtime

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from pairbus.failover import Action, Decision, EntityState, Event, EventKind, FailoverRules
+from pairbus.failover.states import Action, Decision, EntityState, Event, EventKind, FailoverRules
 from pairbus.ledger import Operation, Route, error_name
 from pairbus.pairing import sdk
 from pairbus.pairing._sync import runtime
