@@ -38,6 +38,22 @@ from pairbus.amqp.types import (
     UShort,
 )
 
+_NUMBERS: dict[int, tuple[type, str]] = {
+    0x50: (UByte, ">B"),
+    0x51: (Byte, ">b"),
+    0x60: (UShort, ">H"),
+    0x61: (Short, ">h"),
+    0x70: (UInt, ">I"),
+    0x71: (Int, ">i"),
+    0x72: (Float, ">f"),
+    0x80: (ULong, ">Q"),
+    0x81: (int, ">q"),
+    0x82: (float, ">d"),
+    0x83: (Timestamp, ">q"),
+}
+"""The numbers of fixed width by their format codes: the Python type, and the layout of the bytes."""
+_DECIMALS: dict[int, tuple[type[bytes], int]] = {0x74: (Decimal32, 4), 0x84: (Decimal64, 8), 0x94: (Decimal128, 16)}
+
 # --- decoding --------------------------------------------------------------------------------
 
 _u32 = struct.Struct(">I").unpack_from
@@ -127,13 +143,10 @@ def _octet(kind: type[int]) -> _Decoder:
     return lambda buf, pos, depth: (kind(buf[pos]), pos + 1)
 
 
-def _plain_number(layout: str) -> _Decoder:
+def _number(kind: type, layout: str) -> _Decoder:
     unpack, width = struct.Struct(layout).unpack_from, struct.calcsize(layout)
-    return lambda buf, pos, depth: (unpack(buf, pos)[0], pos + width)
-
-
-def _number(kind: Callable[[Any], Any], layout: str) -> _Decoder:
-    unpack, width = struct.Struct(layout).unpack_from, struct.calcsize(layout)
+    if kind in (int, float):
+        return lambda buf, pos, depth: (unpack(buf, pos)[0], pos + width)
     return lambda buf, pos, depth: (kind(unpack(buf, pos)[0]), pos + width)
 
 
@@ -152,13 +165,6 @@ def _d_char(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
     if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
         raise AmqpDecodeError(f"0x{point:08x} at byte {pos} is not a character")
     return Char(chr(point)), pos + 4
-
-
-def _d_uuid(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    end = pos + 16
-    if end > len(buf):
-        raise IndexError
-    return UUID(bytes=buf[pos:end]), end
 
 
 def _d_bin8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
@@ -279,27 +285,13 @@ for _code, _decoder in {
     0x43: _constant(UInt(0)),
     0x44: _constant(ULong(0)),
     0x45: _d_list0,
-    0x50: _octet(UByte),
-    0x51: _number(Byte, ">b"),
     0x52: _octet(UInt),
     0x53: _octet(ULong),
     0x54: _number(Int, ">b"),
-    0x55: _plain_number(">b"),
+    0x55: _number(int, ">b"),
     0x56: _d_bool,
-    0x60: _number(UShort, ">H"),
-    0x61: _number(Short, ">h"),
-    0x70: _number(UInt, ">I"),
-    0x71: _number(Int, ">i"),
-    0x72: _number(Float, ">f"),
     0x73: _d_char,
-    0x74: _raw(Decimal32, 4),
-    0x80: _number(ULong, ">Q"),
-    0x81: _plain_number(">q"),
-    0x82: _plain_number(">d"),
-    0x83: _number(Timestamp, ">q"),
-    0x84: _raw(Decimal64, 8),
-    0x94: _raw(Decimal128, 16),
-    0x98: _d_uuid,
+    0x98: _raw(lambda raw: UUID(bytes=raw), 16),
     0xA0: _d_bin8,
     0xA1: _text8(str, "utf-8"),
     0xA3: _text8(Symbol, "ascii"),
@@ -312,6 +304,8 @@ for _code, _decoder in {
     0xD1: _wide(_pairs),
     0xE0: _short(_elements),
     0xF0: _wide(_elements),
+    **{code: _number(kind, layout) for code, (kind, layout) in _NUMBERS.items()},
+    **{code: _raw(kind, width) for code, (kind, width) in _DECIMALS.items()},
 }.items():
     _DECODERS[_code] = _decoder
 
@@ -365,19 +359,8 @@ def encode_into(out: bytearray, value: Any) -> None:
         raise AmqpEncodeError(f"{value!r} cannot be written as {type(value).__name__}") from None
 
 
-def _e_null(out: bytearray, value: None) -> None:
-    out.append(0x40)
-
-
 def _e_bool(out: bytearray, value: bool) -> None:
     out.append(0x41 if value else 0x42)
-
-
-def _e_ubyte(out: bytearray, value: int) -> None:
-    if not 0 <= value <= 255:
-        raise OverflowError
-    out.append(0x50)
-    out.append(value)
 
 
 def _fixed(code: int) -> _Encoder:
@@ -457,9 +440,13 @@ def _text(short_code: int, encoding: str) -> _Encoder:
 
 
 def _e_list(out: bytearray, value: list[Any]) -> None:
-    if not value:
+    if value:
+        _e_items(out, value)
+    else:
         out.append(0x45)
-        return
+
+
+def _e_items(out: bytearray, value: list[Any]) -> None:
     content = bytearray()
     for item in value:
         encode_into(content, item)
@@ -506,90 +493,52 @@ def _e_array(out: bytearray, value: Array) -> None:
 
 def _element(out: bytearray, code: int, value: Any) -> None:
     """Append an array item: the value in the format of the array, without a format code (1.2.4)."""
-    if code == 0x40:
-        return
-    if code == 0x56:
-        out.append(1 if value else 0)
-        return
     pack = _FIXED.get(code)
     if pack is not None:
         out += pack(value)
         return
-    if code in (0xB0, 0xB1, 0xB3):
-        raw = value if code == 0xB0 else value.encode("utf-8" if code == 0xB1 else "ascii")
-        out += _p32(len(raw))
-        out += raw
-        return
-    content = bytearray()
-    if code == 0xD0:
-        for item in value:
-            encode_into(content, item)
-        out += _p32(len(content) + 4) + _p32(len(value))
-    elif code == 0xD1:
-        for key, item in value.items():
-            encode_into(content, key)
-            encode_into(content, item)
-        out += _p32(len(content) + 4) + _p32(len(value) * 2)
-    elif code == 0xF0:
-        whole = bytearray()
-        _e_array(whole, value)
-        # Without the format code, and always in the long form that the outer array announces.
-        if whole[0] == 0xF0:
-            content = whole[1:]
-        else:
-            out += _p32(whole[1] + 3) + _p32(whole[2])
-            content = whole[3:]
-    else:
+    encoder = _ITEM_ENCODERS.get(code)
+    if encoder is None:
         raise AmqpEncodeError(f"0x{code:02x} is not a format code for array items")
-    out += content
+    whole = bytearray()
+    encoder(whole, value)
+    # Without the format code, and always in the long form that the array announces.
+    if not whole[0] & 0x10:
+        sizes = 1 if code in (0xB0, 0xB1, 0xB3) else 2
+        grown = 3 * (sizes - 1)
+        whole[1 : 1 + sizes] = b"".join(map(_p32, (whole[1] + grown, *whole[2 : 1 + sizes])))
+    out += whole[1:]
+
+
+def _pack_char(value: str) -> bytes:
+    if len(value) != 1:
+        raise OverflowError
+    return _p32(ord(value))
 
 
 _FIXED: dict[int, Callable[[Any], bytes]] = {
-    0x50: lambda v: bytes((v,)),
-    0x51: struct.Struct(">b").pack,
-    0x60: struct.Struct(">H").pack,
-    0x61: struct.Struct(">h").pack,
-    0x70: _p32,
-    0x71: struct.Struct(">i").pack,
-    0x72: struct.Struct(">f").pack,
-    0x73: lambda v: _p32(ord(v)),
-    0x74: _exactly(4),
-    0x80: struct.Struct(">Q").pack,
-    0x81: struct.Struct(">q").pack,
-    0x82: struct.Struct(">d").pack,
-    0x83: struct.Struct(">q").pack,
-    0x84: _exactly(8),
-    0x94: _exactly(16),
-    0x98: lambda v: v.bytes,
+    0x40: lambda value: b"",
+    0x56: lambda value: b"\x01" if value else b"\x00",
+    0x73: _pack_char,
+    0x98: lambda value: value.bytes,
+    **{code: struct.Struct(layout).pack for code, (_, layout) in _NUMBERS.items()},
+    **{code: _exactly(width) for code, (_, width) in _DECIMALS.items()},
 }
-
-
-def _e_char(out: bytearray, value: str) -> None:
-    if len(value) != 1:
-        raise OverflowError
-    out += b"\x73" + _p32(ord(value))
+"""The bytes of a value of fixed width, without its format code."""
 
 
 _ENCODERS: dict[type, _Encoder] = {
-    type(None): _e_null,
+    type(None): _fixed(0x40),
     bool: _e_bool,
-    UByte: _e_ubyte,
-    Byte: _fixed(0x51),
-    UShort: _fixed(0x60),
-    Short: _fixed(0x61),
+    Char: _fixed(0x73),
+    UUID: _fixed(0x98),
+    **{kind: _fixed(code) for code, (kind, _) in (_NUMBERS | _DECIMALS).items()},
+    # These are written in their shortest form.
     UInt: _unsigned(0x43, 0x52, 0x70),
     ULong: _unsigned(0x44, 0x53, 0x80),
     Int: _signed(0x54, 0x71),
     Long: _signed(0x55, 0x81),
     int: _signed(0x55, 0x81),
-    Float: _fixed(0x72),
-    float: _fixed(0x82),
-    Char: _e_char,
-    Timestamp: _fixed(0x83),
-    Decimal32: _fixed(0x74),
-    Decimal64: _fixed(0x84),
-    Decimal128: _fixed(0x94),
-    UUID: _fixed(0x98),
     bytes: _e_binary,
     bytearray: _e_binary,
     memoryview: _e_memoryview,
@@ -600,4 +549,13 @@ _ENCODERS: dict[type, _Encoder] = {
     dict: _e_map,
     Described: _e_described,
     Array: _e_array,
+}
+
+_ITEM_ENCODERS: dict[int, _Encoder] = {
+    0xB0: _e_binary,
+    0xB1: _ENCODERS[str],
+    0xB3: _ENCODERS[Symbol],
+    0xD0: _e_items,
+    0xD1: _e_map,
+    0xF0: _e_array,
 }
