@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pairbus.amqp.codec import decode, encode, skip
@@ -44,6 +45,11 @@ class _Track:
     in_delivery: bool = False
 
 
+_Correct = Callable[[bytes, int, int, tuple[int, int, int]], bytes | None]
+"""Takes data, a frame's channel and code, and the offsets of the frame, of its list and of its end. Returns the bytes
+that replace the frame, or None to leave it as it is."""
+
+
 class FrameCutter:
     """Cuts a stream into whole frames. Keeps at most one incomplete frame."""
 
@@ -52,7 +58,23 @@ class FrameCutter:
         self._rest = b""
         self._broken = False
 
-    def cut(self, data: bytes) -> tuple[bytes, list[tuple[int, int, int, int]]]:
+    def rewrite(self, data: bytes, correct: _Correct) -> bytes:
+        """The whole frames, corrected. Malformed frames stay as they are: Proton refuses them."""
+        data, frames = self._cut(data)
+        parts: list[bytes] = []
+        done = 0
+        for channel, start, body, end in frames:
+            code, fields_at = _code_at(data, body, end)
+            try:
+                corrected = correct(data, channel, code, (start, fields_at, end))
+            except (AmqpDecodeError, IndexError, TypeError, ValueError, struct.error):
+                continue
+            if corrected is not None:
+                parts += (data[done:start], corrected)
+                done = end
+        return b"".join((*parts, data[done:])) if parts else data
+
+    def _cut(self, data: bytes) -> tuple[bytes, list[tuple[int, int, int, int]]]:
         """The whole frames, and (channel, start, body, end) of each AMQP frame that has a body."""
         if self._rest:
             data = self._rest + data
@@ -140,39 +162,27 @@ class IncomingFormats:
 
     def feed(self, data: bytes) -> bytes:
         """Return what to push into Proton: whole frames, corrected."""
-        data, frames = self._cutter.cut(data)
-        parts: list[bytes] = []
-        done = 0
-        for channel, start, body, end in frames:
-            code, fields_at = _code_at(data, body, end)
-            corrected = None
-            try:
-                if code == _TRANSFER:
-                    more = self._transfer(channel, data, fields_at)
-                    if self._ids is not None:
-                        corrected = self._ids.transfer(channel, data, (start, fields_at, end), more)
-                elif code == _FLOW:
-                    corrected = _with_limited_credit(data, start, fields_at, end)
-                elif code == _ATTACH:
-                    self._attach(channel, data, fields_at)
-                elif code == _DETACH:
-                    self._by_handle.pop((channel, int(decode(data, fields_at)[0][0])), None)
-                elif code == _END:
-                    for key in [key for key in self._by_handle if key[0] == channel]:
-                        del self._by_handle[key]
-                    if self._ids is not None:
-                        self._ids.forget(channel)
-                elif code == _OPEN and self._room:
-                    return data[:start] + _with_smaller_frames(data[start:end]) + data[end:]
-            except (AmqpDecodeError, IndexError, TypeError, ValueError, struct.error):
-                continue  # malformed: Proton refuses it
-            if corrected is not None:
-                parts += (data[done:start], corrected)
-                done = end
-        if not parts:
-            return data
-        parts.append(data[done:])
-        return b"".join(parts)
+        return self._cutter.rewrite(data, self._correct)
+
+    def _correct(self, data: bytes, channel: int, code: int, frame: tuple[int, int, int]) -> bytes | None:
+        start, fields_at, end = frame
+        if code == _TRANSFER:
+            more = self._transfer(channel, data, fields_at)
+            return None if self._ids is None else self._ids.transfer(channel, data, frame, more)
+        if code == _FLOW:
+            return _with_limited_credit(data, start, fields_at, end)
+        if code == _OPEN and self._room:
+            return _with_smaller_frames(data[start:end])
+        if code == _ATTACH:
+            self._attach(channel, data, fields_at)
+        elif code == _DETACH:
+            self._by_handle.pop((channel, int(decode(data, fields_at)[0][0])), None)
+        elif code == _END:
+            for key in [key for key in self._by_handle if key[0] == channel]:
+                del self._by_handle[key]
+            if self._ids is not None:
+                self._ids.forget(channel)
+        return None
 
     def formats(self, link_name: str) -> deque[int]:
         """The message formats on the peer's sending link of this name. The caller removes one per delivery."""
@@ -212,33 +222,24 @@ class OutgoingFormats:
         self._by_name.setdefault(link_name, _Track(link_name)).formats.append(message_format)
 
     def patch(self, data: bytes) -> bytes:
-        data, frames = self._cutter.cut(data)
-        parts: list[bytes] = []
-        done = 0
-        for channel, start, body, end in frames:
-            code, pos = _code_at(data, body, end)
-            if code == _ATTACH:
-                fields = decode(data, pos)[0]
-                if not fields[2]:
-                    track = self._by_name.setdefault(fields[0], _Track(fields[0]))
-                    self._by_handle[channel, int(fields[1])] = track
-            elif code == _TRANSFER:
-                handle, format_at, more = _transfer_fields(data, pos)
-                known = self._by_handle.get((channel, handle))
-                if known is None:
-                    continue
-                first, known.in_delivery = not known.in_delivery, more
-                if not first or not known.formats:
-                    continue
-                message_format = known.formats.popleft()
-                if message_format and format_at:
-                    parts.append(data[done:start])
-                    parts.append(_with_field(data, start, pos, format_at, end, message_format))
-                    done = end
-        if not parts:
-            return data
-        parts.append(data[done:])
-        return b"".join(parts)
+        return self._cutter.rewrite(data, self._correct)
+
+    def _correct(self, data: bytes, channel: int, code: int, frame: tuple[int, int, int]) -> bytes | None:
+        start, pos, end = frame
+        if code == _ATTACH:
+            name, handle, we_receive = decode(data, pos)[0][:3]
+            if not we_receive:
+                self._by_handle[channel, int(handle)] = self._by_name.setdefault(name, _Track(name))
+        elif code == _TRANSFER:
+            handle, format_at, more = _transfer_fields(data, pos)
+            track = self._by_handle.get((channel, handle))
+            if track is None:
+                return None
+            is_first, track.in_delivery = not track.in_delivery, more
+            message_format = track.formats.popleft() if is_first and track.formats else 0
+            if message_format and format_at:
+                return _with_field(data, start, pos, format_at, end, message_format)
+        return None
 
 
 def _with_field(data: bytes, start: int, pos: int, field_at: int, end: int, number: int) -> bytes:
@@ -335,41 +336,29 @@ class DeliveryIds:
 
     def restore(self, data: bytes) -> bytes:
         """Return the whole frames that Proton wrote, with the peer's own ids in the dispositions."""
-        data, frames = self._cutter.cut(data)
-        parts: list[bytes] = []
-        done = 0
-        for channel, start, body, end in frames:
-            code = _code_at(data, body, end)[0]
-            if code == _BEGIN:
-                self._begin(channel, data, body)
-            elif code == _DISPOSITION:
-                session = self._sessions.get(self._peer_channel.get(channel, channel))
-                if session is not None and session.peer_ids:
-                    parts += (data[done:start], _renamed(data, start, body, end, session.peer_ids))
-                    done = end
-        if not parts:
-            return data
-        parts.append(data[done:])
-        return b"".join(parts)
+        return self._cutter.rewrite(data, self._correct)
 
-    def _begin(self, channel: int, data: bytes, body: int) -> None:
-        fields = decode(data, body)[0].value
-        if fields and fields[0] is not None:
-            self._peer_channel[channel] = int(fields[0])
+    def _correct(self, data: bytes, channel: int, code: int, frame: tuple[int, int, int]) -> bytes | None:
+        if code == _BEGIN:
+            fields = decode(data, frame[1])[0]
+            if fields and fields[0] is not None:
+                self._peer_channel[channel] = int(fields[0])
+        elif code == _DISPOSITION:
+            session = self._sessions.get(self._peer_channel.get(channel, channel))
+            if session is not None and session.peer_ids:
+                return _renamed(data, frame, session.peer_ids)
+        return None
 
 
-def _renamed(data: bytes, start: int, body: int, end: int, peer_ids: dict[int, int]) -> bytes:
-    try:
-        disposition = decode(data, body)[0]
-        is_receiver, first, *rest = disposition.value
-    except (AmqpDecodeError, ValueError, struct.error):
-        return data[start:end]
+def _renamed(data: bytes, frame: tuple[int, int, int], peer_ids: dict[int, int]) -> bytes | None:
+    start, pos, _ = frame
+    is_receiver, first, *rest = decode(data, pos)[0]
     last = first if not rest or rest[0] is None else rest[0]
     if not is_receiver or peer_ids.keys().isdisjoint(range(first, last + 1)):
-        return data[start:end]
+        return None
     frames = []
     for delivery_id in range(first, last + 1):
         fields = [True, UInt(peer_ids.pop(delivery_id, delivery_id)), None, *rest[1:]]
-        content = data[start + 8 : body] + encode(Described(disposition.descriptor, fields))
+        content = data[start + 8 : pos] + encode(fields)
         frames.append((len(content) + 8).to_bytes(4, "big") + data[start + 4 : start + 8] + content)
     return b"".join(frames)
