@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from tests.support.raw import open_raw
 
-from pairbus.amqp.client import ClientConnection, LinkLostError
+from pairbus.amqp.client import ClientConnection
+from pairbus.amqp.outcomes import LinkLostError
 from pairbus.testing.namespace import EmbeddedNamespace
 
 PATIENCE_SECONDS = 60.0

@@ -38,7 +38,6 @@ from pairbus.amqp.links import IncomingDelivery, Link, OutgoingDelivery
 from pairbus.amqp.message import Sections, read_facts
 from pairbus.amqp.outcomes import (
     Accepted,
-    AmqpClientError,
     AmqpError,
     LinkLostError,
     RefusedError,
@@ -51,18 +50,6 @@ from pairbus.amqp.types import AmqpDecodeError, Described, Symbol, UInt
 
 if TYPE_CHECKING:
     from pairbus.amqp.websocket import WebSocketRoute
-
-__all__ = [
-    "AmqpClientError",
-    "ClientConnection",
-    "LinkLostError",
-    "Received",
-    "ReceiverLink",
-    "RefusedError",
-    "Reply",
-    "SenderLink",
-    "TokenRefusedError",
-]
 
 DEFAULT_WINDOW = 300
 DEFAULT_CREDIT = 300
@@ -124,12 +111,11 @@ class ClientConnection:
         hostname: str = "",
         tls: ssl.SSLContext | None = None,
         web_socket: WebSocketRoute | None = None,
-        container_id: str = "",
         limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
         timeout: float = OPEN_TIMEOUT,  # noqa: ASYNC109 - one limit for connecting and opening
     ) -> ClientConnection:
         """Connect and open. Raises OSError, TimeoutError or LinkLostError."""
-        connection = cls(hostname or host, container_id or f"pairbus-{uuid4()}", limits)
+        connection = cls(hostname or host, f"pairbus-{uuid4()}", limits)
         try:
             async with asyncio.timeout(timeout):
                 if web_socket is not None:
@@ -292,26 +278,44 @@ class ClientConnection:
         return
 
 
-class SenderLink:
-    """A sending link with a window of unsettled messages."""
+class ClientLink:
+    """One end of a link: ``opened`` completes when the peer has attached, ``ended`` is called when the link is gone."""
 
-    def __init__(self, link: Link, window: int) -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
         link.context = self
-        loop = asyncio.get_running_loop()
-        self.opened: asyncio.Future[None] = loop.create_future()
-        self.max_message_size = 0
-        self.max_batch_size = 0
-        self._loop = loop
-        self._window = window
-        self._sent = 0
-        self._waiting: dict[OutgoingDelivery, asyncio.Future[None]] = {}
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[None] = self._loop.create_future()
         self._error: AmqpError | None = None
 
     @property
     def is_open(self) -> bool:
         return self._error is None
+
+    async def close(self) -> None:
+        self.link.close()
+
+    def _fail(self, error: AmqpError, waiting: dict[Any, asyncio.Future[None]]) -> None:
+        self._error = error
+        lost = LinkLostError(error)
+        for future in (self.opened, *waiting.values()):
+            if not future.done():
+                future.set_exception(lost)
+                _mark_retrieved(future)
+        waiting.clear()
+
+
+class SenderLink(ClientLink):
+    """A sending link with a window of unsettled messages."""
+
+    def __init__(self, link: Link, window: int) -> None:
+        super().__init__(link)
+        self.max_message_size = 0
+        self.max_batch_size = 0
+        self._window = window
+        self._sent = 0
+        self._waiting: dict[OutgoingDelivery, asyncio.Future[None]] = {}
+        self._room: deque[asyncio.Future[None]] = deque()
 
     @property
     def in_flight(self) -> int:
@@ -337,9 +341,6 @@ class SenderLink:
             await future
         if self._error is not None:
             raise LinkLostError(self._error)
-
-    async def close(self) -> None:
-        self.link.close()
 
     def attached(self) -> None:
         properties = self.link.remote_properties
@@ -371,27 +372,18 @@ class SenderLink:
                 future.set_result(None)
 
     def ended(self, error: AmqpError) -> None:
-        self._error = error
-        lost = LinkLostError(error)
-        for future in (self.opened, *self._waiting.values()):
-            if not future.done():
-                future.set_exception(lost)
-                _mark_retrieved(future)
-        self._waiting.clear()
+        self._fail(error, self._waiting)
         self.make_room()
 
 
-class ReceiverLink:
+class ReceiverLink(ClientLink):
     """A receiving link that buffers messages.
 
     With a fixed credit, settling a message lets the next one come. With a credit of 0 the caller grants credit.
     """
 
     def __init__(self, link: Link, credit: int) -> None:
-        self.link = link
-        link.context = self
-        self._loop = asyncio.get_running_loop()
-        self.opened: asyncio.Future[None] = self._loop.create_future()
+        super().__init__(link)
         self.session_id: str | None = None
         self._credit = credit
         self._given_back = 0
@@ -399,11 +391,6 @@ class ReceiverLink:
         self._arrival = asyncio.Event()
         self._credit_used = asyncio.Event()
         self._settling: dict[IncomingDelivery, asyncio.Future[None]] = {}
-        self._error: AmqpError | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._error is None
 
     async def receive(self, max_count: int) -> list[Received]:
         """Wait for a message, then return up to ``max_count``. Raises LinkLostError when the link has ended.
@@ -472,9 +459,6 @@ class ReceiverLink:
         self._ready.clear()
         return drained
 
-    async def close(self) -> None:
-        self.link.close()
-
     def attached(self) -> None:
         for key, value in self.link.remote_source.filter.items():
             if str(key) == "com.microsoft:session-filter":
@@ -502,13 +486,7 @@ class ReceiverLink:
             future.set_result(None)
 
     def ended(self, error: AmqpError) -> None:
-        self._error = error
-        lost = LinkLostError(error)
-        for future in (self.opened, *self._settling.values()):
-            if not future.done():
-                future.set_exception(lost)
-                _mark_retrieved(future)
-        self._settling.clear()
+        self._fail(error, self._settling)
         self._arrival.set()
         self._credit_used.set()
 

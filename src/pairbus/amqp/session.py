@@ -19,17 +19,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pairbus.amqp.client import (
-    OPEN_TIMEOUT,
-    AmqpClientError,
-    ClientConnection,
-    LinkLostError,
-    ReceiverLink,
-    SenderLink,
-)
+from pairbus.amqp.client import OPEN_TIMEOUT, ClientConnection, ReceiverLink, SenderLink
 from pairbus.amqp.conditions import CONNECTION_FORCED
 from pairbus.amqp.engine import EngineLimits
-from pairbus.amqp.outcomes import AmqpError, TokenUnavailableError
+from pairbus.amqp.outcomes import AmqpClientError, AmqpError, LinkLostError, TokenUnavailableError
 
 if TYPE_CHECKING:
     from pairbus.amqp.websocket import WebSocketRoute

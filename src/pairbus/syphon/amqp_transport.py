@@ -13,18 +13,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from pairbus import envelope
-from pairbus.amqp.client import (
-    AmqpClientError,
-    ClientConnection,
-    LinkLostError,
-    Received,
-    ReceiverLink,
-    RefusedError,
-    TokenRefusedError,
-)
+from pairbus.amqp.client import ClientConnection, Received, ReceiverLink
 from pairbus.amqp.conditions import CONNECTION_FORCED, NOT_FOUND, UNAUTHORIZED
 from pairbus.amqp.message import BATCH_FORMAT, join_batch
-from pairbus.amqp.outcomes import Accepted, AmqpError, Rejected, Released, State, TokenUnavailableError
+from pairbus.amqp.outcomes import (
+    Accepted,
+    AmqpClientError,
+    AmqpError,
+    LinkLostError,
+    RefusedError,
+    Rejected,
+    Released,
+    State,
+    TokenRefusedError,
+    TokenUnavailableError,
+)
 from pairbus.amqp.session import AmqpEndpoint, AmqpSession
 from pairbus.amqp.types import Array, Int
 from pairbus.syphon.deliveries import DeadLetter, Delivery, Peeked

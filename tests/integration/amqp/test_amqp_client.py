@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
-from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
+from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.engine import Engine
-from pairbus.amqp.outcomes import AmqpError
+from pairbus.amqp.outcomes import AmqpError, LinkLostError, RefusedError
 from pairbus.embedded.faults import Fault
 
 SECONDS = 20.0

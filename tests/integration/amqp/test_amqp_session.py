@@ -10,9 +10,9 @@ import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp import session as session_module
-from pairbus.amqp.client import LinkLostError, SenderLink, TokenRefusedError
+from pairbus.amqp.client import SenderLink
 from pairbus.amqp.conditions import NOT_FOUND
-from pairbus.amqp.outcomes import TokenUnavailableError
+from pairbus.amqp.outcomes import LinkLostError, TokenRefusedError, TokenUnavailableError
 from pairbus.amqp.session import AmqpEndpoint, AmqpSession
 
 

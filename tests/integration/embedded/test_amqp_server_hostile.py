@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
-from pairbus.amqp.client import ClientConnection, LinkLostError
+from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.codec import encode
 from pairbus.amqp.engine import EngineLimits
+from pairbus.amqp.outcomes import LinkLostError
 from pairbus.amqp.sasl import AMQP_HEADER, SaslExchange
 from pairbus.amqp.types import Char, Described, Symbol, UInt, ULong
 

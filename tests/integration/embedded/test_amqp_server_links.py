@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 from tests.support.amqp_stage import BATCH_FORMAT, AmqpStage, batch, data_message, on_stage
 
-from pairbus.amqp.client import ClientConnection, LinkLostError, RefusedError
+from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.codec import decode
 from pairbus.amqp.engine import EngineLimits
 from pairbus.amqp.message import Sections, read_facts
-from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Released, State
+from pairbus.amqp.outcomes import Accepted, AmqpError, LinkLostError, Modified, RefusedError, Rejected, Released, State
 from pairbus.testing.clock import ManualClock
 
 

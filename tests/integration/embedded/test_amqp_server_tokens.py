@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
-from pairbus.amqp.client import ClientConnection, LinkLostError, TokenRefusedError
+from pairbus.amqp.client import ClientConnection
+from pairbus.amqp.outcomes import LinkLostError, TokenRefusedError
 from pairbus.testing.clock import ManualClock
 
 

@@ -19,9 +19,9 @@ import psutil
 import pytest
 from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message, say_no_more
 
-from pairbus.amqp.client import AmqpClientError, RefusedError
 from pairbus.amqp.codec import encode
 from pairbus.amqp.message import read_facts
+from pairbus.amqp.outcomes import AmqpClientError, RefusedError
 from pairbus.amqp.sasl import AMQP_HEADER, SASL_HEADER
 from pairbus.amqp.types import Described, UInt, ULong
 from pairbus.testing import EmbeddedNamespace

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
-from pairbus.amqp.client import AmqpClientError, ClientConnection, LinkLostError, RefusedError
+from pairbus.amqp.client import ClientConnection
+from pairbus.amqp.outcomes import AmqpClientError, LinkLostError, RefusedError
 from pairbus.embedded.faults import Fault
 
 PEEK = {"from-sequence-number": 0, "message-count": 1}

@@ -17,8 +17,9 @@ from pathlib import Path
 from tests.support.killing import Killing, chosen_seed
 from tests.support.raw import open_raw, raw_message
 
-from pairbus.amqp.client import ClientConnection, LinkLostError
+from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.message import read_facts
+from pairbus.amqp.outcomes import LinkLostError
 from pairbus.testing import EmbeddedNamespace
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "12"))

@@ -22,8 +22,9 @@ from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, Sq
 from tests.support.killing import Killing, chosen_seed
 from tests.support.raw import BATCH_FORMAT, open_raw, raw_batch, raw_message
 
-from pairbus.amqp.client import ClientConnection, LinkLostError
+from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.message import read_facts
+from pairbus.amqp.outcomes import LinkLostError
 from pairbus.testing import EmbeddedNamespace
 
 ROUNDS = int(os.environ.get("PAIRBUS_KILL_ROUNDS", "12"))

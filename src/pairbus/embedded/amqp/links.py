@@ -80,8 +80,40 @@ class LinkEnd:
     Every kind of link overrides what concerns it; the rest is ignored.
     """
 
-    path: str = ""
     right: str | None = None
+    holding_modes: tuple[str, ...] = ("hang",)
+    """The modes of a fault that keep items in ``_hung``."""
+
+    def __init__(self, connection: ServerConnection, link: Link, path: str = "") -> None:
+        self.path = path
+        self._connection = connection
+        self._link = link
+        self._hung: list[Any] = []
+
+    def _is_held(
+        self, fault: Fault, item: Any, proceed: Callable[[], None], refuse: Callable[[AmqpError], None]
+    ) -> bool:
+        """Apply a fault to a message, a settlement or a request. False if it is to be handled as usual."""
+        match fault.mode:
+            case "hang" if len(self._hung) < MAX_HUNG:
+                self._hung.append(item)
+            case "refuse" | "drop" | "hang":
+                self._connection.abort()
+            case "error":
+                refuse(AmqpError(fault.condition or "amqp:internal-error", FAULT_ACTIVE))
+            case "slow":
+                asyncio.get_running_loop().call_later((fault.delay_ms or 0) / 1000, proceed)
+            case _:
+                return False
+        return True
+
+    def _take_hung(self) -> list[Any]:
+        """The items that hang, if the fault that holds them is over."""
+        fault = self._connection.faults.fault_of(self.path)
+        if fault is not None and fault.mode in self.holding_modes:
+            return []
+        hung, self._hung = self._hung, []
+        return hung
 
     def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         delivery.settle()
@@ -106,13 +138,11 @@ class SendingLink(LinkEnd):
     """A link on which the client sends to an entity."""
 
     right: str | None = "Send"
+    holding_modes = ("hang", "accept-then-fail")
 
     def __init__(self, connection: ServerConnection, link: Link, path: str) -> None:
-        self.path = path
-        self._connection = connection
-        self._link = link
+        super().__init__(connection, link, path)
         self._answered = 0
-        self._hung: list[tuple[IncomingDelivery, Rejected | Accepted]] = []
 
     def open(self) -> None:
         limits = self._connection.limits
@@ -123,8 +153,21 @@ class SendingLink(LinkEnd):
         self._link.grant(SEND_CREDIT)
 
     def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
-        fault = self._connection.faults.fault_of(self.path)
-        if fault is None or not self._apply_fault(fault, delivery, raw, message_format):
+        connection = self._connection
+        fault = connection.faults.fault_of(self.path)
+        if fault is None:
+            self._store(delivery, raw, message_format)
+            return
+        if fault.mode == "accept-then-fail":
+            self._store_without_answer(delivery, raw, message_format)
+            return
+        if fault.mode == "slow":
+            connection.storing(len(raw))
+        reject = partial(self._reject, delivery)
+        store_late = partial(self._store_late, delivery, raw, message_format)
+        if fault.mode == "throttle" and not connection.faults.lets_through(fault):
+            reject(BUSY)
+        elif not self._is_held(fault, (delivery, _TIMED_OUT), store_late, reject):
             self._store(delivery, raw, message_format)
 
     def too_large(self, delivery: IncomingDelivery, size: int) -> None:
@@ -171,31 +214,6 @@ class SendingLink(LinkEnd):
             self._link.grant(self._answered)
             self._answered = 0
 
-    def _apply_fault(self, fault: Fault, delivery: IncomingDelivery, raw: bytes, message_format: int) -> bool:
-        """Return False if the message is to be stored as usual."""
-        connection = self._connection
-        match fault.mode:
-            case "refuse" | "drop":
-                connection.abort()
-            case "hang" if len(self._hung) < MAX_HUNG:
-                self._hung.append((delivery, _TIMED_OUT))
-            case "hang":
-                connection.abort()
-            case "error":
-                self._reject(delivery, AmqpError(fault.condition or "amqp:internal-error", FAULT_ACTIVE))
-            case "throttle":
-                if connection.faults.lets_through(fault):
-                    return False
-                self._reject(delivery, BUSY)
-            case "slow":
-                connection.storing(len(raw))
-                asyncio.get_running_loop().call_later(
-                    (fault.delay_ms or 0) / 1000, self._store_late, delivery, raw, message_format
-                )
-            case "accept-then-fail":
-                self._store_without_answer(delivery, raw, message_format)
-        return True
-
     def _store_late(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
         self._connection.stored(len(raw))
         self._store(delivery, raw, message_format)
@@ -219,12 +237,7 @@ class SendingLink(LinkEnd):
         self._connection.broker.send(self.path, raws, stored)
 
     def faults_changed(self) -> None:
-        """Answer the messages that wait for an answer, if the fault that holds them is over."""
-        fault = self._connection.faults.fault_of(self.path)
-        if fault is not None and fault.mode in ("hang", "accept-then-fail"):
-            return
-        waiting, self._hung = self._hung, []
-        for delivery, state in waiting:
+        for delivery, state in self._take_hung():
             delivery.settle(state)
             self._return_credit()
 
@@ -239,9 +252,7 @@ class ReceivingLink(LinkEnd):
     right: str | None = "Listen"
 
     def __init__(self, connection: ServerConnection, link: Link, path: str) -> None:
-        self.path = path
-        self._connection = connection
-        self._link = link
+        super().__init__(connection, link, path)
         self._receiver: Receiver | None = None
         self._cancel_wait: Callable[[], None] | None = None
         self._granted = 0
@@ -250,7 +261,6 @@ class ReceivingLink(LinkEnd):
         self._feed_due = False
         self._feed_retry: asyncio.TimerHandle | None = None
         self._session_id: str | None = None
-        self._hung: list[OutgoingDelivery] = []
 
     def open(self) -> None:
         """Take a place at the queue, or wait for a session. The attach is answered when there is one."""
@@ -305,11 +315,8 @@ class ReceivingLink(LinkEnd):
         self._feed()
 
     def faults_changed(self) -> None:
-        fault = self._connection.faults.fault_of(self.path)
-        if fault is None or fault.mode != "hang":
-            hung, self._hung = self._hung, []
-            for delivery in hung:
-                delivery.settle(_TIMED_OUT)
+        for delivery in self._take_hung():
+            delivery.settle(_TIMED_OUT)
         self._feed()
 
     def _feed(self) -> None:
@@ -377,8 +384,9 @@ class ReceivingLink(LinkEnd):
             return
         delivery.context = "settling"
         fault = self._connection.faults.fault_of(self.path)
-        if fault is None or not self._apply_fault(fault, delivery, state):
-            self._settle(delivery, state)
+        settle = partial(self._settle, delivery, state)
+        if fault is None or not self._is_held(fault, delivery, settle, lambda error: delivery.settle(Rejected(error))):
+            settle()
 
     def _settle(self, delivery: OutgoingDelivery, state: State | None) -> None:
         txn, requested = (state.txn, state.outcome) if isinstance(state, Transactional) else (None, state)
@@ -402,21 +410,6 @@ class ReceivingLink(LinkEnd):
             delivery.settle(Rejected())
         else:
             delivery.settle(requested)
-
-    def _apply_fault(self, fault: Fault, delivery: OutgoingDelivery, state: State | None) -> bool:
-        """Return False if the delivery is to be settled as usual."""
-        match fault.mode:
-            case "refuse" | "drop":
-                self._connection.abort()
-            case "hang":
-                self._hung.append(delivery)
-            case "error":
-                delivery.settle(Rejected(AmqpError(fault.condition or "amqp:internal-error", FAULT_ACTIVE)))
-            case "slow":
-                asyncio.get_running_loop().call_later((fault.delay_ms or 0) / 1000, self._settle, delivery, state)
-            case _:
-                return False
-        return True
 
 
 def requested_session(filters: dict[Any, Any]) -> tuple[bool, str | None]:

@@ -8,9 +8,9 @@ The coordinator is OASIS AMQP 1.0, part 4: 4.2 declaring and 4.3 discharging a t
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pairbus.amqp.codec import decode, encode
@@ -18,17 +18,15 @@ from pairbus.amqp.links import IncomingDelivery, Link
 from pairbus.amqp.message import Sections, read_facts
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected
 from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol
-from pairbus.embedded.amqp.links import FAULT_ACTIVE, LinkEnd, amqp_error
+from pairbus.embedded.amqp.links import LinkEnd, amqp_error
 from pairbus.embedded.amqp.operations import OPERATIONS, ManagementCall
 from pairbus.embedded.errors import BrokerError, InvalidError, UnauthorizedError
-from pairbus.embedded.faults import Fault
 
 if TYPE_CHECKING:
     from pairbus.embedded.amqp.connection import ServerConnection
 
 CREDIT = 100
 MAX_QUEUED_BYTES = 16 << 20
-MAX_HUNG = 10 * CREDIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +83,7 @@ class ReplyLink(LinkEnd):
     """The link on which a node's replies leave."""
 
     def __init__(self, connection: ServerConnection, link: Link, node: str) -> None:
-        self.path = node
-        self._connection = connection
-        self._link = link
+        super().__init__(connection, link, node)
         self._sent = 0
         self.address = link.remote_target.address
 
@@ -110,10 +106,6 @@ class ReplyLink(LinkEnd):
 
 class RequestLink(LinkEnd, ABC):
     """Receives requests. A request is settled when it is decoded, and answered on the node's reply link."""
-
-    def __init__(self, connection: ServerConnection, link: Link) -> None:
-        self._connection = connection
-        self._link = link
 
     def open(self) -> None:
         self._link.accept()
@@ -166,15 +158,14 @@ class ManagementLink(RequestLink):
     """Receives requests about one entity."""
 
     def __init__(self, connection: ServerConnection, link: Link, node: str, entity: str) -> None:
-        super().__init__(connection, link)
-        self.path = entity
+        super().__init__(connection, link, entity)
         self._node = node
-        self._hung: list[ManagementRequest] = []
 
     def _handle(self, request: ManagementRequest) -> None:
         fault = self._connection.faults.fault_of(self.path)
-        if fault is None or not self._apply_fault(fault, request):
-            self._execute(request)
+        execute = partial(self._execute, request)
+        if fault is None or not self._is_held(fault, request, execute, partial(self._fail, request, 500)):
+            execute()
 
     def _execute(self, request: ManagementRequest) -> None:
         call = ManagementCall(
@@ -182,7 +173,7 @@ class ManagementLink(RequestLink):
             self.path,
             request.body if isinstance(request.body, dict) else {},
             lambda body, status=200: self._reply(request, status, "OK", body, None),
-            lambda error: self._reply(request, error.http_status, error.description, None, error.condition),
+            lambda error: self._fail(request, error.http_status, amqp_error(error)),
         )
         name = request.text("operation")
         operation = OPERATIONS.get(name.removeprefix("com.microsoft:").lower())
@@ -208,38 +199,19 @@ class ManagementLink(RequestLink):
             properties["errorCondition"] = Symbol(condition)
         self._connection.reply(self._node, request.reply_to, request.reply(properties, body or {}))
 
-    def _apply_fault(self, fault: Fault, request: ManagementRequest) -> bool:
-        """Return False if the request is to be executed as usual."""
-        match fault.mode:
-            case "refuse" | "drop":
-                self._connection.abort()
-            case "hang" if len(self._hung) < MAX_HUNG:
-                self._hung.append(request)
-            case "hang":
-                self._connection.abort()
-            case "error":
-                self._reply(request, 500, FAULT_ACTIVE, None, fault.condition)
-            case "slow":
-                asyncio.get_running_loop().call_later((fault.delay_ms or 0) / 1000, self._execute, request)
-            case _:
-                return False
-        return True
+    def _fail(self, request: ManagementRequest, status: int, error: AmqpError) -> None:
+        self._reply(request, status, error.description, None, error.condition)
 
     def faults_changed(self) -> None:
-        fault = self._connection.faults.fault_of(self.path)
-        if fault is not None and fault.mode == "hang":
-            return
-        hung, self._hung = self._hung, []
-        for request in hung:
-            self._reply(request, 408, "The entity did not answer in time.", None, "com.microsoft:timeout")
+        for request in self._take_hung():
+            self._fail(request, 408, AmqpError("com.microsoft:timeout", "The entity did not answer in time."))
 
 
 class CoordinatorLink(LinkEnd):
     """Declares and discharges transactions. When it closes, open transactions are rolled back."""
 
     def __init__(self, connection: ServerConnection, link: Link) -> None:
-        self._connection = connection
-        self._link = link
+        super().__init__(connection, link)
         self._open: set[bytes] = set()
 
     def open(self) -> None:

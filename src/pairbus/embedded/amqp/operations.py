@@ -17,6 +17,7 @@ from uuid import UUID
 from pairbus.amqp.types import Array, Described, Int, Symbol, Timestamp, ULong
 from pairbus.embedded.broker import Broker, ReceiveMode
 from pairbus.embedded.entities.descriptions import (
+    CORRELATION_FIELDS,
     CorrelationFilter,
     FalseFilter,
     PropertyValue,
@@ -51,16 +52,8 @@ _FALSE_FILTER = ULong(0x1370000008)
 _CORRELATION_FILTER = ULong(0x1370000009)
 
 _COMPATIBILITY_LEVEL = Int(20)
-_CORRELATION_FIELDS = {
-    "correlation-id": "correlation_id",
-    "message-id": "message_id",
-    "to": "to",
-    "reply-to": "reply_to",
-    "label": "label",
-    "session-id": "session_id",
-    "reply-to-session-id": "reply_to_session_id",
-    "content-type": "content_type",
-}
+# In the order of the described list.
+_CORRELATION_FIELDS = {field.replace("_", "-"): field for field in CORRELATION_FIELDS}
 
 T = TypeVar("T")
 
@@ -119,6 +112,17 @@ class ManagementCall:
     def sequence_numbers(self) -> list[int]:
         return [int(number) for number in self.items("sequence-numbers", int)]
 
+    def answer(self, body: Callable[[T], dict[str, Any]]) -> Callable[[T | BrokerError], None]:
+        """A callback for the broker: it replies with the body for a result (204 if that is empty), or refuses."""
+
+        def answer(result: T | BrokerError) -> None:
+            if isinstance(result, BrokerError):
+                self.refuse(result)
+            else:
+                self.reply(body(result), 200 if result else 204)
+
+        return answer
+
     def done(self, error: BrokerError | None) -> None:
         """For broker calls that only succeed or fail."""
         if error is None:
@@ -133,10 +137,7 @@ def _peek(call: ManagementCall) -> None:
         raise InvalidError(f"'message-count' is {count}. It must be at least 1.")
     start = call.integer("from-sequence-number")
     raws = call.broker.peek(call.path, start, min(count, MAX_PEEK), call.optional_text("session-id"))
-    if raws:
-        call.reply({"messages": [{"message": raw} for raw in raws]})
-    else:
-        call.reply({}, 204)
+    call.reply({"messages": [{"message": raw} for raw in raws]}, 200 if raws else 204)
 
 
 def _renew_lock(call: ManagementCall) -> None:
@@ -151,14 +152,7 @@ def _schedule(call: ManagementCall) -> None:
         if not isinstance(raw, bytes):
             raise InvalidError("Every item of 'messages' must have a 'message', the encoded bytes.")
         raws.append(raw)
-
-    def scheduled(result: list[int] | BrokerError) -> None:
-        if isinstance(result, BrokerError):
-            call.refuse(result)
-        else:
-            call.reply({"sequence-numbers": Array(0x81, list(result))})
-
-    call.broker.schedule(call.path, raws, scheduled)
+    call.broker.schedule(call.path, raws, call.answer(lambda numbers: {"sequence-numbers": Array(0x81, numbers)}))
 
 
 def _cancel_scheduled(call: ManagementCall) -> None:
@@ -193,14 +187,11 @@ def _receive_by_sequence_number(call: ManagementCall) -> None:
     settle_mode = call.integer("receiver-settle-mode", 1)
     mode = ReceiveMode.RECEIVE_AND_DELETE if settle_mode == 0 else ReceiveMode.PEEK_LOCK
 
-    def received(result: list[tuple[bytes, bytes]] | BrokerError) -> None:
-        if isinstance(result, BrokerError):
-            call.refuse(result)
-            return
-        messages = [{"lock-token": UUID(bytes_le=token), "message": raw} for token, raw in result]
-        call.reply({"messages": messages}, 200 if messages else 204)
+    def messages(received: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+        return {"messages": [{"lock-token": UUID(bytes_le=token), "message": raw} for token, raw in received]}
 
-    call.broker.receive_deferred(call.path, call.sequence_numbers(), mode, call.optional_text("session-id"), received)
+    answer, session_id = call.answer(messages), call.optional_text("session-id")
+    call.broker.receive_deferred(call.path, call.sequence_numbers(), mode, session_id, answer)
 
 
 def _renew_session_lock(call: ManagementCall) -> None:
@@ -224,24 +215,15 @@ def _get_message_sessions(call: ManagementCall) -> None:
         since = None
     skip, top = call.page(MAX_SESSIONS_PAGE)
     session_ids = call.broker.list_sessions(call.path, since, skip, min(top, MAX_SESSIONS_PAGE))
-    if session_ids:
-        call.reply({"skip": Int(skip), "sessions-ids": Array(0xB1, session_ids)})
-    else:
-        call.reply({}, 204)
+    call.reply({"skip": Int(skip), "sessions-ids": Array(0xB1, session_ids)}, 200 if session_ids else 204)
 
 
 def _batch_delete(call: ManagementCall) -> None:
     count = call.integer("message-count")
     if not 1 <= count <= MAX_DELETE:
         raise InvalidError(f"'message-count' is {count}. It must be between 1 and {MAX_DELETE}.")
-
-    def deleted(result: int | BrokerError) -> None:
-        if isinstance(result, BrokerError):
-            call.refuse(result)
-        else:
-            call.reply({"message-count": Int(result)}, 200 if result else 204)
-
-    call.broker.delete_batch(call.path, count, call.integer("enqueued-time-utc", LATEST_MS), deleted)
+    before_ms = call.integer("enqueued-time-utc", LATEST_MS)
+    call.broker.delete_batch(call.path, count, before_ms, call.answer(lambda deleted: {"message-count": Int(deleted)}))
 
 
 def _subscription(call: ManagementCall) -> str:
@@ -263,10 +245,7 @@ def _remove_rule(call: ManagementCall) -> None:
 def _enumerate_rules(call: ManagementCall) -> None:
     skip, top = call.page(100)
     rules = call.broker.list_rules(_subscription(call))[skip : skip + top]
-    if rules:
-        call.reply({"rules": [{"rule-description": _rule_value(rule)} for rule in rules]})
-    else:
-        call.reply({}, 204)
+    call.reply({"rules": [{"rule-description": _rule_value(rule)} for rule in rules]}, 200 if rules else 204)
 
 
 def _run_later(call: ManagementCall, work: Coroutine[Any, Any, object]) -> None:

@@ -15,10 +15,10 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
-from pairbus.amqp.client import AmqpClientError, LinkLostError, Received, ReceiverLink
+from pairbus.amqp.client import Received, ReceiverLink
 from pairbus.amqp.conditions import CONNECTION_FORCED, NOT_ALLOWED, NOT_FOUND, SESSION_LOCKED
 from pairbus.amqp.message import read_stamps
-from pairbus.amqp.outcomes import AmqpError, Released
+from pairbus.amqp.outcomes import AmqpClientError, AmqpError, LinkLostError, Released
 from pairbus.pipeline.servicebus.messages import ACTIVE, read
 from pairbus.pipeline.servicebus.offsets import Runs
 from pairbus.pipeline.servicebus.wire import MAX_PEEK, Wire, WireError

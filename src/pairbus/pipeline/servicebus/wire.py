@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from azure.core.exceptions import AzureError
 
-from pairbus.amqp.client import AmqpClientError, RefusedError, TokenRefusedError
 from pairbus.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD, NOT_FOUND, UNAUTHORIZED, Blame, meaning
 from pairbus.amqp.engine import EngineLimits
+from pairbus.amqp.outcomes import AmqpClientError, RefusedError, TokenRefusedError
 from pairbus.amqp.session import AmqpSession
 from pairbus.amqp.types import Int
 from pairbus.errors import UsageError
