@@ -16,7 +16,7 @@ from pairbus.amqp.types import Int, Long, Timestamp
 from pairbus.embedded.clock import Alarm, Clock
 from pairbus.embedded.entities.message import QueueEntry, State
 from pairbus.embedded.entities.namespace import NamespaceState, Place
-from pairbus.embedded.entities.queue import MessageQueue, MessageSession
+from pairbus.embedded.entities.queue import NEVER_MS, MessageQueue, MessageSession
 from pairbus.embedded.errors import (
     BrokerError,
     EntityNotFoundError,
@@ -148,13 +148,16 @@ class Dispatcher:
         return consumers
 
     def close_receiver(self, receiver: Receiver) -> None:
-        """Close a receiver and release its session. Locks on other messages stay until they expire or are settled."""
+        """Close a receiver and release its session, whose messages count as not delivered.
+
+        Locks on other messages stay until they expire or are settled.
+        """
         if not receiver.is_open:
             return
         self._remove(receiver)
         session = receiver.session
         if session is not None and session.holder == receiver.number:
-            self._namespace.release_session(receiver.place, session)
+            receiver.place.queue.release_session(session, count=False)
         self.finish_operation()
 
     def _remove(self, receiver: Receiver) -> None:
@@ -277,7 +280,7 @@ class Dispatcher:
             self._namespace.note_deadline(queue)
 
     def _serve(self, queue: MessageQueue, consumers: _Consumers) -> None:
-        while consumers.requests and queue.has_ready_session():
+        while consumers.requests and queue.first_ready_session():
             request = consumers.requests.popleft()
             if not request.is_over and not self._try_accept(request, None):
                 consumers.requests.appendleft(request)
@@ -332,7 +335,7 @@ class Dispatcher:
                 return
             self._alarm.cancel()
             self._alarm = None
-        if self._namespace.has_deadline and not self._stopped:
+        if deadline < NEVER_MS and not self._stopped:
             self._alarm_ms = deadline
             self._alarm = self._clock.call_at(deadline, self._wake)
 

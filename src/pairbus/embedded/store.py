@@ -175,19 +175,8 @@ class Store:
             "SELECT queue_id, sequence_number, payload_id, size, state, enqueued_ms, expires_ms, delivery_count, "
             "session_id, scheduled_ms, origin FROM entry ORDER BY queue_id, sequence_number"
         ):
-            queue_id, number, payload_id, size, state, enqueued_ms, expires_ms, deliveries, session, when, origin = row
-            entry = QueueEntry(
-                number,
-                payload_id,
-                size,
-                states[state],
-                enqueued_ms,
-                expires_ms,
-                delivery_count=deliveries,
-                session_id=session,
-                scheduled_ms=when,
-                origin=origin,
-            )
+            queue_id, number, payload_id, size, state, *others = row
+            entry = QueueEntry(number, payload_id, size, states[state], *others)
             if queue is None or queue_id != loading:
                 queue, loading = namespace.registry.queue_by_id(queue_id), queue_id
             queue.load(entry)

@@ -189,7 +189,7 @@ class NamespaceModel(RuleBasedStateMachine):
         place = self.place(SESSIONS)
         if session.holder is not None:
             place.queue.set_session_state(session.session_id, state, self.now)
-            self.namespace.release_session(place, session)
+            place.queue.release_session(session, count=False)
         self.commit()
 
     @precondition(lambda self: self.held)

@@ -21,7 +21,7 @@ FOOTER = b"\x00\x53\x78" + encode({Symbol("end"): 1})
 def test_any_order_arrives_as_the_standard_one(order: tuple[bytes, ...]) -> None:
     arrived = IncomingMessage.from_raw(b"".join(order))
     assert arrived.raw == HEADER + DELIVERY_ANNOTATIONS + PROPERTIES + DATA + FOOTER
-    assert arrived.message_id == "id"
+    assert arrived.facts.message_id == "id"
     assert Sections.split(arrived.raw).body == DATA
 
 

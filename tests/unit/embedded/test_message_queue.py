@@ -19,13 +19,13 @@ def make_queue(*, max_delivery_count: int = 10, requires_session: bool = False) 
     changes = Changes()
     tokens = count(1)
     return MessageQueue(
-        4,
         lambda: changes,
         set(),
         lambda: next(tokens).to_bytes(16, "big"),
-        lock_duration_ms=LOCK_MS,
-        max_delivery_count=max_delivery_count,
-        requires_session=requires_session,
+        4,
+        LOCK_MS,
+        max_delivery_count,
+        requires_session,
     )
 
 

@@ -53,10 +53,6 @@ class IncomingMessage:
 
     raw: bytes
     facts: Facts
-    message_id: str | None
-    session_id: str | None
-    ttl_ms: int | None
-    scheduled_ms: int | None
 
     @classmethod
     def from_raw(cls, raw: bytes) -> "IncomingMessage":
@@ -67,7 +63,7 @@ class IncomingMessage:
             raw = in_standard_order(raw)
             facts = read_facts(raw)
         _ = facts.application_properties
-        return cls(raw, facts, facts.message_key, facts.session_id, facts.ttl_ms, facts.scheduled_ms)
+        return cls(raw, facts)
 
     @property
     def size(self) -> int:

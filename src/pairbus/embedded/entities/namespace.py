@@ -274,10 +274,6 @@ class NamespaceState:
             )
         return place.queue.accept_session(session_id, holder, now)
 
-    def release_session(self, place: Place, session: MessageSession) -> None:
-        """Release a session on behalf of its holder. Its locked messages count as not delivered."""
-        place.queue.release_session(session, count=False)
-
     def list_sessions(self, place: Place, last_updated_ms: int | None, skip: int, top: int) -> list[str]:
         if last_updated_ms is None or last_updated_ms >= FAR_FUTURE_MS:
             chosen = [s for s in place.queue.sessions.values() if s.messages]
@@ -322,10 +318,6 @@ class NamespaceState:
 
     def next_deadline(self) -> int:
         return self._deadlines[0][0] if self._deadlines else NEVER_MS
-
-    @property
-    def has_deadline(self) -> bool:
-        return bool(self._deadlines)
 
     def due_queues(self, now: int) -> list[MessageQueue]:
         """The queues whose deadline has passed."""

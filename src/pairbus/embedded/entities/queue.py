@@ -64,21 +64,19 @@ class MessageQueue:
 
     def __init__(
         self,
-        queue_id: int,
         changes: Callable[[], Changes],
         touched: set["MessageQueue"],
         next_token: Callable[[], bytes],
-        *,
+        queue_id: int,
         lock_duration_ms: int,
         max_delivery_count: int,
-        requires_session: bool = False,
-        next_sequence: int = 1,
+        requires_session: bool,
     ) -> None:
         self.queue_id = queue_id
         self.lock_duration_ms = lock_duration_ms
         self.max_delivery_count = max_delivery_count
         self.requires_session = requires_session
-        self.next_sequence = next_sequence
+        self.next_sequence = 1
         self.entries: dict[int, QueueEntry] = {}
         self.sessions: dict[str, MessageSession] = {}
         self.size_bytes = 0
@@ -119,30 +117,19 @@ class MessageQueue:
         delivery_count: int = 0,
         origin: str | None = None,
     ) -> QueueEntry:
+        number = self.next_sequence
         entry = QueueEntry(
-            self.next_sequence,
-            payload_id,
-            size,
-            state,
-            now,
-            expires_ms,
-            delivery_count=delivery_count,
-            session_id=session_id,
-            scheduled_ms=scheduled_ms,
-            origin=origin,
+            number, payload_id, size, state, now, expires_ms, delivery_count, session_id, scheduled_ms, origin
         )
         self.next_sequence += 1
-        self._insert(entry)
+        self.load(entry)
         changes = self._changes()
         changes.put_entry(self.queue_id, entry)
         changes.sequences[self.queue_id] = self.next_sequence
         return entry
 
     def load(self, entry: QueueEntry) -> None:
-        """Add an entry from the store. Entries are loaded in the order of their sequence numbers."""
-        self._insert(entry)
-
-    def _insert(self, entry: QueueEntry) -> None:
+        """Add an entry. Entries of the store are loaded in the order of their sequence numbers."""
         number = entry.sequence_number
         self.entries[number] = entry
         self._order.append(number)
@@ -169,7 +156,7 @@ class MessageQueue:
             self.scheduled -= 1
         del self.entries[entry.sequence_number]
         self.size_bytes -= entry.size
-        session = self._known_session(entry)
+        session = self._session_of(entry)
         if session is not None:
             session.messages -= 1
             if len(session.ready) > max(COMPACTION_FLOOR, 2 * session.messages):
@@ -245,10 +232,9 @@ class MessageQueue:
         if entry.lock_token is not None:
             del self._locked[entry.lock_token]
             entry.lock_token = None
-            if self.requires_session and entry.session_id is not None:
-                session = self.sessions.get(entry.session_id)
-                if session is not None:
-                    session.held.discard(entry.sequence_number)
+            session = self._session_of(entry)
+            if session is not None:
+                session.held.discard(entry.sequence_number)
 
     def locked(self, token: bytes, now: int) -> QueueEntry:
         entry = self._locked.get(token)
@@ -261,8 +247,7 @@ class MessageQueue:
 
     def _lock_end(self, entry: QueueEntry) -> int:
         if self.requires_session and entry.session_id is not None:
-            session = self.sessions.get(entry.session_id)
-            return session.locked_until_ms if session is not None else 0
+            return self.session(entry.session_id).locked_until_ms
         return entry.locked_until_ms
 
     def renew(self, token: bytes, now: int) -> int:
@@ -316,8 +301,7 @@ class MessageQueue:
         return entry
 
     def lock_deferred(self, entry: QueueEntry, now: int) -> None:
-        session = self._known_session(entry)
-        self._lock(entry, now, session)
+        self._lock(entry, now, self._session_of(entry))
 
     def replace_payload(self, entry: QueueEntry, payload_id: int, size: int) -> None:
         """Point the entry to the rewritten bytes of its message."""
@@ -348,15 +332,10 @@ class MessageQueue:
     # -- sessions
 
     def _session_of(self, entry: QueueEntry) -> MessageSession | None:
+        """The session of an entry, made if it does not exist. An empty string is a valid session id."""
         if not self.requires_session or entry.session_id is None:
             return None
         return self.session(entry.session_id)
-
-    def _known_session(self, entry: QueueEntry) -> MessageSession | None:
-        """The entry's session, if it exists. An empty string is a valid session id."""
-        if not self.requires_session or entry.session_id is None:
-            return None
-        return self.sessions.get(entry.session_id)
 
     def session(self, session_id: str) -> MessageSession:
         session = self.sessions.get(session_id)
@@ -373,10 +352,7 @@ class MessageQueue:
         if session.holder is None:
             self._ready_sessions[session.session_id] = None
 
-    def has_ready_session(self) -> bool:
-        return self._first_ready_session() is not None
-
-    def _first_ready_session(self) -> MessageSession | None:
+    def first_ready_session(self) -> MessageSession | None:
         while self._ready_sessions:
             session_id = next(iter(self._ready_sessions))
             session = self.sessions.get(session_id)
@@ -388,7 +364,7 @@ class MessageQueue:
     def accept_session(self, session_id: str | None, holder: int, now: int) -> MessageSession | None:
         """Lock a session for `holder`. Without an id it is the next free one with messages; None if there is none."""
         if session_id is None:
-            session = self._first_ready_session()
+            session = self.first_ready_session()
             if session is None:
                 return None
         else:

@@ -6,6 +6,7 @@ subscriptions too; an id is never used twice; every change made here is written 
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from pairbus.embedded.entities.descriptions import (
@@ -58,7 +59,7 @@ class Registry:
         self.authorization_rules: tuple[AuthorizationRule, ...] = ()
         self._changes = changes
         self._payloads = payloads
-        self._next_token = next_token
+        self._make_queue = partial(MessageQueue, changes, self.touched, next_token)
         self._limits = limits
         self._next_id = 1
 
@@ -238,19 +239,6 @@ class Registry:
         self._next_id += 1
         return entity_id
 
-    def _make_queue(
-        self, queue_id: int, lock_duration_ms: int, max_delivery_count: int, requires_session: bool
-    ) -> MessageQueue:
-        return MessageQueue(
-            queue_id,
-            self._changes,
-            self.touched,
-            self._next_token,
-            lock_duration_ms=lock_duration_ms,
-            max_delivery_count=max_delivery_count,
-            requires_session=requires_session,
-        )
-
     def _add(self, entity_id: int, description: EntityDescription, times: EntityTimes) -> Entity:
         entity: Entity
         if isinstance(description, QueueDescription):
@@ -285,18 +273,9 @@ class Registry:
 
     def _write(self, entity: Entity) -> None:
         kind = next(kind for kind, described in _DESCRIPTIONS.items() if isinstance(entity.description, described))
-        times = entity.times
-        self._changes().entities.append(
-            (
-                entity.entity_id,
-                kind,
-                entity.path,
-                to_json(entity.description),
-                times.created_ms,
-                times.updated_ms,
-                times.accessed_ms,
-            )
-        )
+        text, times = to_json(entity.description), entity.times
+        row = (entity.entity_id, kind, entity.path, text, times.created_ms, times.updated_ms, times.accessed_ms)
+        self._changes().entities.append(row)
 
     def _write_rule(self, owner: SubscriptionEntity, rule: SubscriptionRule, now: int) -> None:
         path = f"{owner.path}/Rules/{rule.description.name}"

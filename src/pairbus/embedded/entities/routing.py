@@ -70,31 +70,32 @@ class Router:
         arriving = 0
         needs_session = isinstance(entity, QueueEntity) and entity.description.requires_session
         for message in messages:
+            facts = message.facts
             if message.size > limits.max_message_bytes:
                 raise MessageTooLargeError(
                     f"The message has {message.size} bytes. '{entity.path}' accepts at most {limits.max_message_bytes}."
                 )
-            if message.facts.application_properties_size > limits.max_properties_bytes:
+            if facts.application_properties_size > limits.max_properties_bytes:
                 raise MessageTooLargeError(
-                    f"The application properties have {message.facts.application_properties_size} bytes. At most "
+                    f"The application properties have {facts.application_properties_size} bytes. At most "
                     f"{limits.max_properties_bytes} are allowed."
                 )
-            if needs_session and message.session_id is None and not message.is_ping:
+            if needs_session and facts.session_id is None and not message.is_ping:
                 raise NotAllowedError(
                     f"The SessionId was not set on a message, and it cannot be sent to the entity. Entity "
                     f"'{entity.path}' requires sessions."
                 )
-            for name, value in (("MessageId", message.message_id), ("SessionId", message.session_id)):
+            for name, value in (("MessageId", facts.message_key), ("SessionId", facts.session_id)):
                 if value is not None and len(value) > limits.max_id_length:
                     raise InvalidError(
                         f"The {name} has {len(value)} characters. At most {limits.max_id_length} are allowed."
                     )
-            if message.scheduled_ms is not None and message.scheduled_ms > LATEST_MS:
+            if facts.scheduled_ms is not None and facts.scheduled_ms > LATEST_MS:
                 raise InvalidError(
-                    f"The scheduled enqueue time {message.scheduled_ms} is after the year 9999. Choose an earlier time."
+                    f"The scheduled enqueue time {facts.scheduled_ms} is after the year 9999. Choose an earlier time."
                 )
-            if message.ttl_ms is not None and not 0 <= message.ttl_ms <= MAX_TTL_MS:
-                raise InvalidError(f"The time to live is {message.ttl_ms} ms. It must be between 0 and {MAX_TTL_MS}.")
+            if facts.ttl_ms is not None and not 0 <= facts.ttl_ms <= MAX_TTL_MS:
+                raise InvalidError(f"The time to live is {facts.ttl_ms} ms. It must be between 0 and {MAX_TTL_MS}.")
             arriving += message.size
         self._check_quota(entity, arriving)
 
@@ -120,7 +121,7 @@ class Router:
             return 0
         if self._is_duplicate(entity, message, now):
             return 0
-        if message.scheduled_ms is not None and message.scheduled_ms > now:
+        if message.facts.scheduled_ms is not None and message.facts.scheduled_ms > now:
             return self.schedule(entity, message, now)
         return self.enqueue(entity, message.raw, message.facts, now)
 
@@ -128,10 +129,10 @@ class Router:
         description = entity.description
         if isinstance(description, SubscriptionDescription):
             return False
-        if message.message_id is None or not description.requires_duplicate_detection:
+        if message.facts.message_key is None or not description.requires_duplicate_detection:
             return False
         window = description.duplicate_detection_history_time_window_ms
-        return entity.seen.is_duplicate(message.message_id, now, window, self._changes())
+        return entity.seen.is_duplicate(message.facts.message_key, now, window, self._changes())
 
     def schedule(self, entity: Entity, message: IncomingMessage, now: int) -> int:
         entry = entity.main.append(
@@ -140,8 +141,8 @@ class Router:
             now,
             NEVER_MS,
             state=State.SCHEDULED,
-            session_id=message.session_id,
-            scheduled_ms=message.scheduled_ms,
+            session_id=message.facts.session_id,
+            scheduled_ms=message.facts.scheduled_ms,
         )
         return entry.sequence_number
 
