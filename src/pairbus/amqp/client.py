@@ -352,7 +352,7 @@ class SenderLink(ClientLink):
 
     def settled(self, delivery: OutgoingDelivery) -> None:
         state = delivery.state
-        if state is None and not delivery.remotely_settled:
+        if state is None and not delivery.settled:
             return
         future = self._waiting.pop(delivery, None)
         delivery.settle()

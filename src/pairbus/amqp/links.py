@@ -61,8 +61,8 @@ def new_buffer(size: int) -> Any:
     return _allocate(_CHARS, size)
 
 
-class IncomingDelivery:
-    """A message from the peer that waits for our answer."""
+class _Delivery:
+    """A handle on a delivery. Once it is settled, or its link is gone, its methods do nothing."""
 
     __slots__ = ("_impl", "link")
 
@@ -72,30 +72,41 @@ class IncomingDelivery:
 
     @property
     def settled(self) -> bool:
-        """The peer does not wait for an answer."""
-        return self._impl is not None and self.link.alive and bool(lib.pn_delivery_settled(self._impl))
+        """The peer has settled: it does not wait for an answer."""
+        return self._is_live and bool(lib.pn_delivery_settled(self._impl))
 
     @property
     def state(self) -> State | None:
-        """The state that came with the transfer: the transaction it belongs to."""
-        return read_state(self._impl) if self._impl is not None and self.link.alive else None
+        """The peer's state: the outcome it requests or has applied, or the transaction its transfer belongs to."""
+        return read_state(self._impl) if self._is_live else None
+
+    @property
+    def _is_live(self) -> bool:
+        return self._impl is not None and self.link.alive
+
+    def _take(self) -> Any:
+        """The C object, which this handle drops, or None if it is gone."""
+        impl, self._impl = self._impl, None
+        return impl if self.link.alive else None
+
+
+class IncomingDelivery(_Delivery):
+    """A message from the peer that waits for our answer."""
+
+    __slots__ = ()
 
     @property
     def in_transaction(self) -> bool:
-        if self._impl is None or not self.link.alive:
-            return False
-        return int(lib.pn_delivery_remote_state(self._impl)) == TRANSACTIONAL
+        return self._is_live and int(lib.pn_delivery_remote_state(self._impl)) == TRANSACTIONAL
 
     @property
     def tag(self) -> bytes:
-        if self._impl is None or not self.link.alive:
-            return b""
-        tag = lib.pn_delivery_tag(self._impl)
-        return ffi.unpack(tag.start, tag.size) if tag.size else b""
+        tag = lib.pn_delivery_tag(self._impl) if self._is_live else None
+        return ffi.unpack(tag.start, tag.size) if tag is not None and tag.size else b""
 
     def propose(self, state: State) -> None:
         """Ask the peer to apply an outcome. `OutcomeConfirmed` follows."""
-        if self._impl is None or not self.link.alive:
+        if not self._is_live:
             return
         write_state(self._impl, state)
         self.link.proposed[self._impl] = self
@@ -104,15 +115,15 @@ class IncomingDelivery:
     def confirm(self) -> State | None:
         """Settle, because the peer has settled. Returns the outcome the peer applied."""
         state = self.state
-        impl, self._impl = self._impl, None
-        if impl is not None and self.link.alive:
+        impl = self._take()
+        if impl is not None:
             lib.pn_delivery_settle(impl)
         return state
 
     def settle(self, state: State = _ACCEPTED) -> None:
         """Answer the peer. Later calls do nothing."""
-        impl, self._impl = self._impl, None
-        if impl is None or not self.link.alive:
+        impl = self._take()
+        if impl is None:
             return
         self.link.proposed.pop(impl, None)
         if state is _ACCEPTED:
@@ -123,30 +134,20 @@ class IncomingDelivery:
         self.link.engine.wake()
 
 
-class OutgoingDelivery:
+class OutgoingDelivery(_Delivery):
     """A message we sent that at least one side has not settled. ``context`` belongs to the caller."""
 
-    __slots__ = ("_impl", "context", "link", "tag")
+    __slots__ = ("context", "tag")
 
     def __init__(self, link: Link, impl: Any, tag: bytes, context: Any) -> None:
-        self.link = link
-        self._impl = impl
+        super().__init__(link, impl)
         self.tag = tag
         self.context = context
 
-    @property
-    def state(self) -> State | None:
-        """The outcome the peer requests or has applied."""
-        return read_state(self._impl) if self._impl is not None and self.link.alive else None
-
-    @property
-    def remotely_settled(self) -> bool:
-        return self._impl is not None and self.link.alive and bool(lib.pn_delivery_settled(self._impl))
-
     def settle(self, state: State | None = None) -> None:
         """Forget the delivery and tell the peer which outcome was applied."""
-        impl, self._impl = self._impl, None
-        if impl is None or not self.link.alive:
+        impl = self._take()
+        if impl is None:
             return
         self.link.outgoing.pop(impl, None)
         if state is not None:

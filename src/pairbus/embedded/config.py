@@ -13,7 +13,7 @@ and without duplicate keys.
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -234,7 +234,7 @@ def parse_config(text: str, source: str = "The configuration") -> Config:
     try:
         root = _members(parse(text), "the file", ("UserConfig",))
         user = _members(_required(root, "UserConfig", 1), "UserConfig", ("Namespaces", "Logging"))
-        namespaces = tuple(_namespace(node) for node in _list(user.get("Namespaces"), "Namespaces"))
+        namespaces = tuple(_namespace(node) for node in _list(user, "Namespaces"))
     except LocatedError as error:
         sentence = f"{source}, {error}"
         raise ConfigError(sentence if sentence.endswith("?") else f"{sentence}.") from None
@@ -295,39 +295,41 @@ async def _ensure_rules(broker: Broker, subscription: str, rules: tuple[RuleDesc
 def _namespace(node: Node) -> NamespaceConfig:
     members = _members(node, "a namespace", ("Name", "Queues", "Topics"))
     name = _name(members, "namespace", node.line)
-    queues = tuple(_queue(item) for item in _list(members.get("Queues"), "Queues"))
-    topics: list[TopicDescription] = []
-    subscriptions: list[SubscriptionConfig] = []
-    for item in _list(members.get("Topics"), "Topics"):
-        topic, below = _topic(item)
-        topics.append(topic)
-        subscriptions.extend(below)
-    _require_unique(members, (*(queue.name for queue in queues), *(topic.name for topic in topics)))
-    _require_targets(node.line, queues, topics, subscriptions)
-    return NamespaceConfig(name, queues, tuple(topics), tuple(subscriptions))
+    queues = [_entity(item, QueueDescription, "queue") for item in _list(members, "Queues")]
+    topics = [_entity(item, TopicDescription, "topic", "Subscriptions") for item in _list(members, "Topics")]
+    known: set[str] = set()
+    named: list[tuple[EntityDescription, dict[str, Node]]] = [*queues, *topics]
+    for entity, described in named:
+        if entity.name.lower() in known:
+            problem = f"Name: '{entity.name}' is used twice, and the names of queues and topics must be unique"
+            raise LocatedError(described["Name"].line, problem)
+        known.add(entity.name.lower())
+    subscriptions = [
+        _subscription(topic.name, item) for topic, described in topics for item in _list(described, "Subscriptions")
+    ]
+    forwarding: list[EntityDescription] = [entity for entity, _ in named]
+    forwarding += [subscription.description for subscription in subscriptions]
+    for entity in forwarding:
+        for key, path in forward_targets(entity):
+            if path.lower() not in known:
+                problem = f"{key} of '{entity.name}' names '{path}', which this namespace does not have"
+                raise LocatedError(node.line, problem)
+    return NamespaceConfig(
+        name, tuple(queue for queue, _ in queues), tuple(topic for topic, _ in topics), tuple(subscriptions)
+    )
 
 
-def _queue(node: Node) -> QueueDescription:
-    members = _members(node, "a queue", ("Name", "Properties"))
-    name = _name(members, "queue", node.line)
-    queue = QueueDescription(name, **_properties(members.get("Properties"), QueueDescription))
-    return _checked(queue, node, members)
-
-
-def _topic(node: Node) -> tuple[TopicDescription, list[SubscriptionConfig]]:
-    members = _members(node, "a topic", ("Name", "Properties", "Subscriptions"))
-    name = _name(members, "topic", node.line)
-    topic = TopicDescription(name, **_properties(members.get("Properties"), TopicDescription))
-    items = _list(members.get("Subscriptions"), "Subscriptions")
-    return _checked(topic, node, members), [_subscription(name, item) for item in items]
+def _entity(node: Node, kind: type[_D], owner: str, below: str = "", **identity: Any) -> tuple[_D, dict[str, Node]]:
+    """The description of an entity, and the members of its object. `below` is the key of the entities it contains."""
+    members = _members(node, f"a {owner}", ("Name", "Properties", below) if below else ("Name", "Properties"))
+    name = _name(members, owner, node.line)
+    description = kind(name=name, **identity, **_properties(members.get("Properties"), kind))
+    return _checked(description, node, members), members
 
 
 def _subscription(topic: str, node: Node) -> SubscriptionConfig:
-    members = _members(node, "a subscription", ("Name", "Properties", "Rules"))
-    name = _name(members, "subscription", node.line)
-    properties = _properties(members.get("Properties"), SubscriptionDescription)
-    description = _checked(SubscriptionDescription(topic, name, **properties), node, members)
-    return SubscriptionConfig(description, tuple(_rule(item) for item in _list(members.get("Rules"), "Rules")))
+    description, members = _entity(node, SubscriptionDescription, "subscription", "Rules", topic=topic)
+    return SubscriptionConfig(description, tuple(_rule(item) for item in _list(members, "Rules")))
 
 
 def _rule(node: Node) -> RuleDescription:
@@ -377,7 +379,7 @@ def _expression(node: Node, owner: str) -> str:
     return _text(_required(members, "SqlExpression", node.line), "SqlExpression")
 
 
-def _properties(node: Node | None, kind: type[EntityDescription]) -> dict[str, Any]:
+def _properties(node: Node | None, kind: type[Any]) -> dict[str, Any]:
     if node is None:
         return {}
     by_name = {element.name: element for element in elements_of(kind)}
@@ -410,43 +412,6 @@ def _checked(description: _D, node: Node, members: Mapping[str, Node]) -> _D:
     return description
 
 
-def _require_unique(members: Mapping[str, Node], names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            line = _line_of_name(members, name)
-            raise LocatedError(line, f"Name: '{name}' is used twice, and the names of queues and topics must be unique")
-        seen.add(name.lower())
-
-
-def _line_of_name(members: Mapping[str, Node], name: str) -> int:
-    """The line of the last entity with this name."""
-    line = 1
-    for kind in ("Queues", "Topics"):
-        for item in _list(members.get(kind), kind):
-            candidate = _members(item, kind, None).get("Name")
-            if candidate is not None and str(candidate.value).lower() == name.lower():
-                line = candidate.line
-    return line
-
-
-def _require_targets(
-    line: int,
-    queues: Sequence[QueueDescription],
-    topics: Sequence[TopicDescription],
-    subscriptions: Sequence[SubscriptionConfig],
-) -> None:
-    known = {queue.name.lower() for queue in queues} | {topic.name.lower() for topic in topics}
-    forwarding: list[QueueDescription | SubscriptionDescription] = [
-        *queues,
-        *(subscription.description for subscription in subscriptions),
-    ]
-    for entity in forwarding:
-        for key, path in forward_targets(entity):
-            if path.lower() not in known:
-                raise LocatedError(line, f"{key} of '{entity.name}' names '{path}', which this namespace does not have")
-
-
 def _name(members: Mapping[str, Node], owner: str, line: int) -> str:
     return _text(_required(members, "Name", line), f"Name of a {owner}")
 
@@ -469,10 +434,8 @@ def _object(node: Node, owner: str) -> dict[str, Node]:
     return node.value
 
 
-def _members(node: Node, owner: str, allowed: Iterable[str] | None) -> dict[str, Node]:
+def _members(node: Node, owner: str, allowed: Iterable[str]) -> dict[str, Node]:
     members = _object(node, owner)
-    if allowed is None:
-        return members
     known = list(allowed)
     for key, value in members.items():
         if key not in known:
@@ -482,7 +445,8 @@ def _members(node: Node, owner: str, allowed: Iterable[str] | None) -> dict[str,
     return members
 
 
-def _list(node: Node | None, key: str) -> list[Node]:
+def _list(members: Mapping[str, Node], key: str) -> list[Node]:
+    node = members.get(key)
     if node is None or node.value is None:
         return []
     if not isinstance(node.value, list):

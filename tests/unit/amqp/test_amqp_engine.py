@@ -112,7 +112,7 @@ def test_a_message_is_sent_and_accepted(piece: int) -> None:
     pair.pump(piece)
     assert sent is not None
     assert pair.client_events[-1] == DeliveryUpdated(sender, sent)
-    assert (sent.state, sent.remotely_settled) == (Accepted(), True)
+    assert (sent.state, sent.settled) == (Accepted(), True)
 
 
 def test_an_outcome_is_proposed_and_confirmed_with_another() -> None:
@@ -290,7 +290,7 @@ def test_handles_do_nothing_once_the_connection_is_lost() -> None:
         pair.server.new_session()
     pair.client.connection_lost()
     assert sent is not None
-    assert (sent.state, sent.remotely_settled) == (None, False)
+    assert (sent.state, sent.settled) == (None, False)
     sent.settle()
 
 

@@ -8,7 +8,7 @@ the prefix `d6p1`: some clients cut off the first five characters instead of res
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -57,19 +57,12 @@ class Element:
         return self.kind in ("text", "path")
 
     def read(self, text: str) -> Any:
-        match self.kind:
-            case "duration":
-                return self._duration(text)
-            case "boolean":
-                return self._boolean(text)
-            case "integer":
-                return self._integer(text)
-            case "word":
-                return text.strip()
-            case "text":
-                return text or None
-            case "path":
-                return _path(text) or None
+        try:
+            return _READERS[self.kind](text)
+        except InvalidError as error:
+            raise InvalidError(f"{self.name}: {error.description}") from None
+        except ValueError as error:
+            raise InvalidError(f"{self.name} is '{text[:64]}'. It must be {error}.") from None
 
     def write(self, value: Any, authority: str) -> str:
         """The element's text, escaped."""
@@ -78,40 +71,26 @@ class Element:
                 return format_duration(value)
             case "boolean":
                 return "true" if value else "false"
-            case "integer":
-                return str(value)
             case "path":
                 return escape(f"sb://{authority}/{value}")
-            case "word" | "text":
-                return escape(value)
-
-    def _duration(self, text: str) -> int:
-        try:
-            return parse_duration(text)
-        except InvalidError as error:
-            raise InvalidError(f"{self.name}: {error.description}") from None
-
-    def _boolean(self, text: str) -> bool:
-        match text.strip().lower():
-            case "true" | "1":
-                return True
-            case "false" | "0":
-                return False
-        raise InvalidError(f"{self.name} is '{text[:64]}'. It must be true or false.")
-
-    def _integer(self, text: str) -> int:
-        digits = text.strip()
-        if not digits.removeprefix("-").isdecimal() or len(digits) > MAX_INTEGER_DIGITS or not digits.isascii():
-            raise InvalidError(f"{self.name} is '{text[:64]}'. It must be a whole number.")
-        return int(digits)
+            case _:
+                return escape(str(value))
 
 
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+def _boolean(text: str) -> bool:
+    match text.strip().lower():
+        case "true" | "1":
+            return True
+        case "false" | "0":
+            return False
+    raise ValueError("true or false")
 
 
-def escape(text: str) -> str:
-    """Escape text for an element. Characters that XML 1.0 cannot represent become U+FFFD."""
-    return xml_escape(_NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})
+def _integer(text: str) -> int:
+    digits = text.strip()
+    if not digits.removeprefix("-").isdecimal() or len(digits) > MAX_INTEGER_DIGITS or not digits.isascii():
+        raise ValueError("a whole number")
+    return int(digits)
 
 
 def _path(text: str) -> str:
@@ -119,6 +98,22 @@ def _path(text: str) -> str:
     _, is_uri, rest = text.strip().partition("://")
     path = rest.partition("/")[2] if is_uri else text.strip()
     return unquote(path).strip("/")
+
+
+_READERS: dict[ElementKind, Callable[[str], Any]] = {
+    "duration": parse_duration,
+    "boolean": _boolean,
+    "integer": _integer,
+    "word": str.strip,
+    "text": lambda text: text or None,
+    "path": lambda text: _path(text) or None,
+}
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def escape(text: str) -> str:
+    """Escape text for an element. Characters that XML 1.0 cannot represent become U+FFFD."""
+    return xml_escape(_NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})
 
 
 _KINDS: dict[object, ElementKind] = {bool: "boolean", int: "integer", str: "word", str | None: "text"}
@@ -238,7 +233,7 @@ def _read_value(key: str, kind: str, text: str) -> PropertyValue:
             case "double" | "float" | "decimal":
                 return float(text)
             case "boolean":
-                return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
+                return _boolean(text)
             case "dateTime":
                 return _read_moment(text)
             case "duration":

@@ -75,40 +75,35 @@ _ERRORS: list[type[BrokerError]] = BrokerError.__subclasses__()
 _BY_CONDITION = {error.condition: error for error in _ERRORS}
 
 
-class FaultInjector:
-    def __init__(self, faults: FaultSwitchboard) -> None:
-        self._faults = faults
+async def _apply_fault(faults: FaultSwitchboard, request: web.BaseRequest) -> None:
+    """Delay or fail the request as the namespace's fault demands."""
+    fault = faults.fault_of(None)
+    if fault is None:
+        return
+    match fault.mode:
+        case "refuse" | "drop":
+            _cut(request)
+        case "hang":
+            await _wait_for_end(faults, fault)
+        case "error":
+            condition = fault.condition or BrokerError.condition
+            raise _BY_CONDITION.get(condition, BrokerError)(f"A fault is switched on: {condition}.")
+        case "slow":
+            await asyncio.sleep((fault.delay_ms or 0) / 1000)
+        case "throttle" if not faults.lets_through(fault):
+            raise ServerBusyError("A fault is switched on: the server is busy. Try again in 10 seconds.")
+        # The mode accept-then-fail only affects messages.
 
-    async def apply(self, request: web.BaseRequest) -> None:
-        """Delay or fail the request as the namespace's fault demands."""
-        fault = self._faults.fault_of(None)
-        if fault is None:
-            return
-        match fault.mode:
-            case "refuse" | "drop":
-                _cut(request)
-            case "hang":
-                await self._wait_for_end(fault)
-            case "error":
-                condition = fault.condition or BrokerError.condition
-                raise _BY_CONDITION.get(condition, BrokerError)(f"A fault is switched on: {condition}.")
-            case "slow":
-                await asyncio.sleep((fault.delay_ms or 0) / 1000)
-            case "throttle":
-                if not self._faults.lets_through(fault):
-                    raise ServerBusyError("A fault is switched on: the server is busy. Try again in 10 seconds.")
-            case "accept-then-fail":
-                pass  # this fault only affects messages
 
-    async def _wait_for_end(self, fault: Fault) -> None:
-        changed = asyncio.Event()
-        self._faults.listen(changed.set)
-        try:
-            while self._faults.fault_of(None) == fault:
-                changed.clear()
-                await changed.wait()
-        finally:
-            self._faults.unlisten(changed.set)
+async def _wait_for_end(faults: FaultSwitchboard, fault: Fault) -> None:
+    changed = asyncio.Event()
+    faults.listen(changed.set)
+    try:
+        while faults.fault_of(None) == fault:
+            changed.clear()
+            await changed.wait()
+    finally:
+        faults.unlisten(changed.set)
 
 
 def _cut(request: web.BaseRequest) -> None:
@@ -132,7 +127,7 @@ class AdministrationEndpoint:
         self._operations = operations
         self._control = control
         self._authority = authority
-        self._fault_injector = FaultInjector(faults)
+        self._faults = faults
         self._clock = clock
         self._name = name
         self._amqp = amqp
@@ -184,17 +179,13 @@ class AdministrationEndpoint:
             return self._refuse(500, "SubCode=50000. The server failed to answer. Its log says why.")
 
     async def _administer(self, request: web.BaseRequest, target: Target, query: dict[str, str]) -> web.StreamResponse:
-        await self._fault_injector.apply(request)
+        await _apply_fault(self._faults, request)
         now_ms = self._clock.now_ms()
         self._require_right(request, target, now_ms)
         context = RequestContext(self._name, request.headers.get("Host", "localhost"), _api_version(query))
         body = await _body(request)
         call = AdministrationRequest(request.method, target, query, request.headers, body, context, now_ms)
-        reply = await self._operations.run(call)
-        headers = {"Content-Type": reply.content_type}
-        if reply.etag is not None:
-            headers["ETag"] = reply.etag
-        return web.Response(status=reply.status, body=reply.body.encode(), headers=headers)
+        return await self._operations.run(call)
 
     def _require_right(self, request: web.BaseRequest, target: Target, now_ms: int) -> None:
         token = request.headers.get("Authorization")

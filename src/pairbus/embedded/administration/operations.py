@@ -15,6 +15,8 @@ from enum import Enum
 from typing import TypeVar
 from urllib.parse import unquote
 
+from aiohttp import web
+
 from pairbus.embedded.administration import atom
 from pairbus.embedded.administration.atom import AtomEntry, RequestContext
 from pairbus.embedded.administration.elements import local_name, read_rule
@@ -132,12 +134,9 @@ class AdministrationRequest:
         return self.headers.get("If-Match")
 
 
-@dataclass(frozen=True, slots=True)
-class AdministrationResponse:
-    status: int
-    body: str = ""
-    content_type: str = ENTRY_TYPE
-    etag: str | None = None
+def _response(status: int, body: str = "", content_type: str = ENTRY_TYPE, etag: str | None = None) -> web.Response:
+    headers = {"Content-Type": content_type} | ({} if etag is None else {"ETag": etag})
+    return web.Response(status=status, body=body.encode(), headers=headers)
 
 
 class Operations:
@@ -148,7 +147,7 @@ class Operations:
         self._name = name
         self._created_ms = created_ms
 
-    async def run(self, request: AdministrationRequest) -> AdministrationResponse:
+    async def run(self, request: AdministrationRequest) -> web.Response:
         match request.method, request.target.kind:
             case "GET", TargetKind.NAMESPACE:
                 return self._namespace(request)
@@ -174,18 +173,18 @@ class Operations:
                 return await self._put_rule(request)
             case "DELETE", TargetKind.RULE:
                 await self._broker.delete_rule(request.target.owner, request.target.rule)
-                return AdministrationResponse(200)
+                return _response(200)
             case "DELETE", TargetKind.ENTITY | TargetKind.SUBSCRIPTION:
                 await self._broker.delete(request.target.owner)
-                return AdministrationResponse(200)
+                return _response(200)
             case _:
                 raise NotAllowedError(f"{request.method} is not supported on '{request.target.path}'.")
 
-    def _namespace(self, request: AdministrationRequest) -> AdministrationResponse:
+    def _namespace(self, request: AdministrationRequest) -> web.Response:
         content = atom.namespace_content(self._name, self._created_ms, self._created_ms)
         times = EntityTimes(self._created_ms, self._created_ms, self._created_ms)
         entry = AtomEntry(request.target.path, self._name, times, content)
-        return AdministrationResponse(200, atom.write_entry(request.context, entry))
+        return _response(200, atom.write_entry(request.context, entry))
 
     # -- reading
 
@@ -215,7 +214,7 @@ class Operations:
         title: str,
         items: Sequence[_D],
         entry_of: Callable[[AdministrationRequest, _D], AtomEntry],
-    ) -> AdministrationResponse:
+    ) -> web.Response:
         skip = _whole_number(request.query, "$skip", 0)
         top = min(_whole_number(request.query, "$top", PAGE_SIZE), PAGE_SIZE)
         prefix = _name_prefix(request.query)
@@ -225,14 +224,14 @@ class Operations:
         more = top > 0 and following < len(chosen)
         next_query = f"$skip={following}&$top={top}&" if more else None
         feed = atom.write_feed(request.context, request.target.path, title, entries, next_query, request.now_ms)
-        return AdministrationResponse(200, feed, FEED_TYPE)
+        return _response(200, feed, FEED_TYPE)
 
-    def _entry_response(self, request: AdministrationRequest, entry: AtomEntry, status: int) -> AdministrationResponse:
-        return AdministrationResponse(status, atom.write_entry(request.context, entry), etag=_etag(entry.times))
+    def _entry_response(self, request: AdministrationRequest, entry: AtomEntry, status: int) -> web.Response:
+        return _response(status, atom.write_entry(request.context, entry), etag=_etag(entry.times))
 
     # -- creating and updating
 
-    async def _put_entity(self, request: AdministrationRequest) -> AdministrationResponse:
+    async def _put_entity(self, request: AdministrationRequest) -> web.Response:
         root = atom.parse_content(request.body)
         kind, new = local_name(root), self._new_entities(request.target)
         if kind not in new:
@@ -269,7 +268,7 @@ class Operations:
             )
         return {type(description).__name__: description for description in new}
 
-    async def _put_rule(self, request: AdministrationRequest) -> AdministrationResponse:
+    async def _put_rule(self, request: AdministrationRequest) -> web.Response:
         root = atom.parse_content(request.body)
         if local_name(root) != "RuleDescription":
             raise InvalidError(f"The content is a {local_name(root)[:64]}. It must be a RuleDescription.")

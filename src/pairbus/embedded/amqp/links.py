@@ -376,11 +376,11 @@ class ReceivingLink(LinkEnd):
 
     def updated(self, delivery: OutgoingDelivery) -> None:
         if delivery.context is not None:
-            if delivery.remotely_settled:
+            if delivery.settled:
                 delivery.settle()
             return
         state = delivery.state
-        if state is None and not delivery.remotely_settled:
+        if state is None and not delivery.settled:
             return
         delivery.context = "settling"
         fault = self._connection.faults.fault_of(self.path)

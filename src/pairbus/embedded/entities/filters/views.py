@@ -15,8 +15,20 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from pairbus.amqp.codec import decode, encode
-from pairbus.amqp.message import Facts, Sections, with_application_properties
+from pairbus.amqp.message import (
+    HEADER,
+    HEADER_FIELDS,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    PROPERTY_FIELDS,
+    TTL,
+    Facts,
+    Sections,
+    edited_map,
+    list_fields,
+    list_section,
+    with_application_properties,
+)
 from pairbus.amqp.types import Symbol, Timestamp, UInt
 
 
@@ -199,7 +211,6 @@ _ANNOTATIONS = {
     "ViaPartitionKey": "x-opt-via-partition-key",
     "ScheduledEnqueueTimeUtc": "x-opt-scheduled-enqueue-time",
 }
-_TIME_TO_LIVE_FIELD = 2
 
 
 def with_action_applied(raw: bytes, changed: MessageProperties) -> bytes:
@@ -216,33 +227,32 @@ def with_action_applied(raw: bytes, changed: MessageProperties) -> bytes:
             annotations[_ANNOTATIONS[name]] = value
         elif name == "TimeToLive":
             milliseconds = int(value / timedelta(milliseconds=1)) if isinstance(value, timedelta) else None
-            header[_TIME_TO_LIVE_FIELD] = None if milliseconds is None else UInt(min(milliseconds, 0xFFFFFFFF))
+            header[TTL] = None if milliseconds is None else UInt(min(milliseconds, 0xFFFFFFFF))
     if not (header or properties or annotations):
         return raw
     sections = Sections.split(raw)
-    if header:
-        sections = sections._replace(header=b"\x00\x53\x70" + _with_fields(sections.header, header))
-    if properties:
-        sections = sections._replace(properties=b"\x00\x53\x73" + _with_fields(sections.properties, properties))
-    if annotations:
-        updated = _with_annotations(sections.message_annotations, annotations)
-        sections = sections._replace(message_annotations=b"\x00\x53\x72" + updated)
-    return sections.join()
+    return sections._replace(
+        header=_with_fields(HEADER, sections.header, header),
+        properties=_with_fields(PROPERTIES, sections.properties, properties),
+        message_annotations=_with_annotations(sections.message_annotations, annotations),
+    ).join()
 
 
-def _with_fields(section: bytes, updates: Mapping[int, Any]) -> bytes:
-    values = list(decode(section, 0)[0].value) if section else []
-    values += [None] * (max(updates) + 1 - len(values))
+def _with_fields(code: int, section: bytes, updates: Mapping[int, Any]) -> bytes:
+    if not updates:
+        return section
+    values = list_fields(section, HEADER_FIELDS if code == HEADER else PROPERTY_FIELDS)
     for position, value in updates.items():
         values[position] = value
-    return encode(values)
+    return list_section(code, values)
 
 
 def _with_annotations(section: bytes, updates: Mapping[str, Any]) -> bytes:
-    annotations: dict[Any, Any] = (decode(section, 0)[0].value or {}) if section else {}
-    for name, value in updates.items():
-        if value is None:
-            annotations.pop(Symbol(name), None)
-        else:
-            annotations[Symbol(name)] = Timestamp(int(value)) if name.endswith("time") else value
-    return encode(annotations)
+    if not updates:
+        return section
+    added = [
+        (Symbol(name), Timestamp(int(value)) if name.endswith("time") else value)
+        for name, value in updates.items()
+        if value is not None
+    ]
+    return edited_map(MESSAGE_ANNOTATIONS, section, remove=updates.keys(), add=added)
