@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.codec import decode
 from pairbus.amqp.engine import (
     ConnectionLost,
     ConnectionOpened,
@@ -35,7 +35,7 @@ from pairbus.amqp.engine import (
     OutcomeConfirmed,
 )
 from pairbus.amqp.links import IncomingDelivery, Link, OutgoingDelivery
-from pairbus.amqp.message import Sections, read_facts
+from pairbus.amqp.message import Sections, read_facts, value_message
 from pairbus.amqp.outcomes import (
     Accepted,
     AmqpError,
@@ -535,16 +535,7 @@ class NodeLinks:
         message_id = uuid4()
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[message_id] = future
-        raw = b"".join(
-            (
-                b"\x00\x53\x73",
-                encode([message_id, None, None, None, self._reply_address]),
-                b"\x00\x53\x74",
-                encode(properties),
-                b"\x00\x53\x77",
-                encode(body),
-            )
-        )
+        raw = value_message([message_id, None, None, None, self._reply_address], properties, body)
         try:
             async with asyncio.timeout(seconds):
                 await self._sender.send(raw)

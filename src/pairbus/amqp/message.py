@@ -286,6 +286,12 @@ def _list_content(buf: bytes, pos: int) -> tuple[int, int]:
     return 0, pos + 1
 
 
+def value_message(properties: Sequence[Any], application_properties: Mapping[str, Any], body: Any) -> bytes:
+    """A message whose body is one value: a request to a node, or a reply."""
+    sections = encode(properties), encode(application_properties), encode(body)
+    return b"\x00\x53\x73%b\x00\x53\x74%b\x00\x53\x77%b" % sections
+
+
 # --- reading ----------------------------------------------------------------------------------------------
 
 

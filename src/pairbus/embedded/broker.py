@@ -29,7 +29,7 @@ from pairbus.embedded.entities.entity import Entity, EntityTimes, QueueEntity
 from pairbus.embedded.entities.message import IncomingMessage, QueueEntry, Settlement
 from pairbus.embedded.entities.namespace import MessageCounts, NamespaceState, Place
 from pairbus.embedded.entities.paths import parse_address
-from pairbus.embedded.errors import BrokerError, InvalidError, Limits, NotAllowedError, StoreFailedError
+from pairbus.embedded.errors import BrokerError, InvalidError, Limits, StoreFailedError
 from pairbus.embedded.receivers import (
     Closed,
     Deliver,
@@ -127,23 +127,9 @@ class Broker:
             return message
         return IncomingMessage.from_raw(with_message_id(message.raw, uuid4().hex))
 
-    def schedule(
-        self,
-        path: str,
-        raws: Sequence[bytes],
-        done: Callable[[list[int] | BrokerError], None],
-        *,
-        txn: bytes | None = None,
-    ) -> None:
+    def schedule(self, path: str, raws: Sequence[bytes], done: Callable[[list[int] | BrokerError], None]) -> None:
         """Pass the sequence numbers to `done`: 0 for a duplicate, and for a message that is due and went elsewhere."""
-
-        def schedule() -> list[int]:
-            messages = self._incoming(raws)
-            if txn is not None:
-                raise NotAllowedError("Messages cannot be scheduled in a transaction. Schedule them outside of it.")
-            return self.namespace.send(path, messages, self.clock.now_ms())
-
-        self._run(done, schedule)
+        self._run(done, lambda: self.namespace.send(path, self._incoming(raws), self.clock.now_ms()))
 
     def cancel_scheduled(self, path: str, sequence_numbers: Sequence[int], done: Done) -> None:
         self._run(done, lambda: self.namespace.cancel_scheduled(path, sequence_numbers, self.clock.now_ms()))

@@ -58,16 +58,17 @@ class Fault:
             raise InvalidError(f"Fault mode {self.mode!r} is unknown. Use one of {', '.join(MODES)}.")
         if self.entity is not None and not self.entity.strip("/"):
             raise InvalidError("The fault names an empty entity. Name one, or leave it out for the whole namespace.")
-        if (self.mode == "error") != (self.condition is not None):
-            raise InvalidError("Mode error, and no other, needs a condition, for example amqp:internal-error.")
+        for mode, value, needed in (
+            ("error", self.condition, "a condition, for example amqp:internal-error"),
+            ("throttle", self.rate, "a rate (messages per second)"),
+            ("slow", self.delay_ms, "a delay (delay_ms)"),
+        ):
+            if (self.mode == mode) != (value is not None):
+                raise InvalidError(f"Mode {mode}, and no other, needs {needed}.")
         if self.condition is not None and (not self.condition.isascii() or not self.condition):
             raise InvalidError(f"Condition {self.condition!r} is not an AMQP symbol. Use ASCII text.")
-        if (self.mode == "throttle") != (self.rate is not None):
-            raise InvalidError("Mode throttle, and no other, needs a rate (messages per second).")
         if self.rate is not None and not self.rate >= 0:
             raise InvalidError(f"The rate is {self.rate!r} messages per second. It must be at least 0.")
-        if (self.mode == "slow") != (self.delay_ms is not None):
-            raise InvalidError("Mode slow, and no other, needs a delay (delay_ms).")
         if self.delay_ms is not None and not 0 <= self.delay_ms <= 3_600_000:
             raise InvalidError(f"The delay is {self.delay_ms!r} ms. It must be between 0 and 3600000.")
 

@@ -65,21 +65,9 @@ class RecordingBroker(Broker):
         record = self._begin_with_messages(operation, path, raws)
         super().send(path, raws, self._record_then(record, done, txn), txn=txn)
 
-    def schedule(
-        self,
-        path: str,
-        raws: Sequence[bytes],
-        done: Callable[[list[int] | BrokerError], None],
-        *,
-        txn: bytes | None = None,
-    ) -> None:
+    def schedule(self, path: str, raws: Sequence[bytes], done: Callable[[list[int] | BrokerError], None]) -> None:
         record = self._begin_with_messages(Operation.SCHEDULE, path, raws)
-
-        def record_and_answer(result: list[int] | BrokerError) -> None:
-            record(result if isinstance(result, BrokerError) else None)
-            done(result)
-
-        super().schedule(path, raws, record_and_answer, txn=txn)
+        super().schedule(path, raws, self._record_then(record, done))
 
     def cancel_scheduled(self, path: str, sequence_numbers: Sequence[int], done: Done) -> None:
         record = self._begin(Operation.CANCEL, path, [None] * len(sequence_numbers))
@@ -193,15 +181,18 @@ class RecordingBroker(Broker):
 
         return record
 
-    def _record_then(self, record: Record, done: Done, txn: bytes | None = None) -> Done:
+    def _record_then(
+        self, record: Record, done: Callable[[T | BrokerError], None], txn: bytes | None = None
+    ) -> Callable[[T | BrokerError], None]:
         """Record, or in a transaction keep the record until it commits, and then call `done`."""
 
-        def record_and_answer(error: BrokerError | None) -> None:
+        def record_and_answer(result: T | BrokerError) -> None:
+            error = result if isinstance(result, BrokerError) else None
             if txn is None or error is not None:
                 record(error)
             else:
                 self._uncommitted.setdefault(txn, []).append(record)
-            done(error)
+            done(result)
 
         return record_and_answer
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pairbus.amqp.codec import decode, encode
+from pairbus.amqp.codec import decode
 from pairbus.amqp.links import IncomingDelivery, Link
-from pairbus.amqp.message import Sections, read_facts
+from pairbus.amqp.message import Sections, read_facts, value_message
 from pairbus.amqp.outcomes import Accepted, AmqpError, Declared, Rejected
 from pairbus.amqp.types import AmqpDecodeError, Described, Int, Symbol
 from pairbus.embedded.amqp.links import LinkEnd, amqp_error
@@ -51,16 +51,7 @@ class ManagementRequest:
 
     def reply(self, properties: dict[str, Any], body: Any) -> bytes:
         """Encode a reply: properties with the correlation id, application properties, a value."""
-        return b"".join(
-            (
-                b"\x00\x53\x73",
-                encode([None, None, None, None, None, self.message_id]),
-                b"\x00\x53\x74",
-                encode(properties),
-                b"\x00\x53\x77",
-                encode(body),
-            )
-        )
+        return value_message([None, None, None, None, None, self.message_id], properties, body)
 
 
 def _body_value(raw: bytes) -> Any:
