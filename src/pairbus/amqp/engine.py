@@ -138,10 +138,6 @@ Event = (
 )
 
 
-def _ignore_wake() -> None:
-    return
-
-
 class Engine:
     """The state of one connection, on the server's or the client's side."""
 
@@ -155,7 +151,7 @@ class Engine:
         login: Login | None = None,
     ) -> None:
         self.limits = limits
-        self.wake: Callable[[], None] = _ignore_wake
+        self.wake: Callable[[], None] = lambda: None
         self.lost = False
         self.finished = False
         self.aborted = False

@@ -13,7 +13,8 @@ and without duplicate keys.
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -42,6 +43,7 @@ from pairbus.errors import UsageError
 MAX_TEXT_LENGTH = 4 * 1024 * 1024
 MAX_DEPTH = 32
 _BLANKS = " \t\n\r"
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 Scalar = str | int | float | bool | None
 
@@ -108,41 +110,33 @@ class _Reader:
 
     def _members(self, depth: int) -> dict[str, Node]:
         members: dict[str, Node] = {}
-        self.at += 1
-        if self._skip_mark("}"):
-            return members
-        while True:
+        for _ in self._until("}"):
             self.skip_blanks()
-            if self._text[self.at : self.at + 1] != '"':
+            if not self._text.startswith('"', self.at):
                 raise self.error('expected a key in double quotes, or "}"')
             line = self._current_line()
-            key = self._string()
+            key = str(self._scalar())
             if key in members:
                 raise LocatedError(line, f"the key '{key[:64]}' appears twice")
             if not self._skip_mark(":"):
                 raise self.error(f"expected ':' after the key '{key[:64]}'")
             members[key] = Node(self.value(depth + 1).value, line)
-            if self._skip_mark("}"):
-                return members
-            if not self._skip_mark(","):
-                raise self.error("expected ',' or '}'")
+        return members
 
     def _items(self, depth: int) -> list[Node]:
-        items: list[Node] = []
-        self.at += 1
-        if self._skip_mark("]"):
-            return items
-        while True:
-            items.append(self.value(depth + 1))
-            if self._skip_mark("]"):
-                return items
-            if not self._skip_mark(","):
-                raise self.error("expected ',' or ']'")
+        return [self.value(depth + 1) for _ in self._until("]")]
 
-    def _string(self) -> str:
-        text = self._scalar()
-        assert isinstance(text, str)
-        return text
+    def _until(self, close: str) -> Iterator[None]:
+        """One turn for each item, up to the bracket that closes them."""
+        self.at += 1
+        if self._skip_mark(close):
+            return
+        while True:
+            yield
+            if self._skip_mark(close):
+                return
+            if not self._skip_mark(","):
+                raise self.error(f"expected ',' or '{close}'")
 
     def _scalar(self) -> Scalar:
         try:
@@ -151,7 +145,7 @@ class _Reader:
             raise LocatedError(error.lineno, error.msg[0].lower() + error.msg[1:]) from None
         except ValueError as error:
             raise self.error(str(error)) from None
-        if isinstance(value, str) and not _is_text(value):
+        if isinstance(value, str) and _SURROGATES.search(value):
             raise self.error("the text contains half of a surrogate pair, which is not a character")
         scalar: Scalar = value
         return scalar
@@ -167,14 +161,6 @@ class _Reader:
         self._line += self._text.count("\n", self._counted, self.at)
         self._counted = self.at
         return self._line
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 _D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription)

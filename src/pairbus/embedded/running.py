@@ -8,15 +8,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pairbus.embedded.server import EmbeddedServer
+
+import msgspec
 
 from pairbus.private import read_private, replace_private
 
@@ -42,22 +43,14 @@ class RunningServer:
     @staticmethod
     def write_all(servers: Sequence[RunningServer], path: Path) -> None:
         """Write the descriptions to `path`, one line each, atomically and readable by their owner only."""
-        lines = "".join(json.dumps(asdict(server)) + "\n" for server in servers)
-        replace_private(path, lines.encode(), durable=True)
+        replace_private(path, b"".join(msgspec.json.encode(server) + b"\n" for server in servers), durable=True)
 
     @classmethod
     def read(cls, path: Path) -> RunningServer:
         """Read the first server described at `path`. Raises OSError, or ValueError if it is invalid."""
         try:
-            content = json.loads(read_private(path, MOST_BYTES).partition(b"\n")[0])
-            return cls(
-                name=str(content["name"]),
-                port=int(content["port"]),
-                connection_string=str(content["connection_string"]),
-                ca_file=str(content["ca_file"]),
-                pid=int(content["pid"]),
-            )
-        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            return msgspec.json.decode(read_private(path, MOST_BYTES).partition(b"\n")[0], type=cls)
+        except msgspec.DecodeError as error:
             raise ValueError(f"{path} does not describe a pairbus server.") from error
 
     @property

@@ -241,11 +241,18 @@ def _validate_number(sentence: str, values: Mapping[str, PropertyValue]) -> None
 # -- queues, topics and subscriptions
 
 MAX_USER_METADATA_LENGTH = 1_024
-MAX_DELIVERY_COUNT = 2_147_483_647
-MAX_MESSAGE_SIZE_KILOBYTES = 102_400
 SIZES_IN_MEGABYTES = (1_024, 2_048, 3_072, 4_096, 5_120)
 PARTITIONS = 16
 STATUSES = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
+RANGES = {
+    "default_message_time_to_live_ms": (SECOND_MS, FOREVER_MS),
+    "auto_delete_on_idle_ms": (5 * MINUTE_MS, FOREVER_MS),
+    "duplicate_detection_history_time_window_ms": (20 * SECOND_MS, 7 * DAY_MS),
+    "max_message_size_in_kilobytes": (1, 102_400),
+    "lock_duration_ms": (5 * SECOND_MS, 5 * MINUTE_MS),
+    "max_delivery_count": (1, 2_147_483_647),
+}
+"""The lowest and the highest value of a setting, for the entities that have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +283,7 @@ class QueueDescription:
 
     def validate(self) -> None:
         validate_entity_name(self.name)
-        _validate_publishing(self)
-        _validate_receiving(self)
+        _validate_settings(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +310,7 @@ class TopicDescription:
 
     def validate(self) -> None:
         validate_entity_name(self.name)
-        _validate_publishing(self)
+        _validate_settings(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +339,7 @@ class SubscriptionDescription:
     def validate(self) -> None:
         validate_entity_name(self.topic)
         validate_subscription_name(self.name)
-        _validate_lifetime(self)
-        _validate_receiving(self)
+        _validate_settings(self)
         if self.default_rule is not None:
             self.default_rule.validate()
 
@@ -356,15 +361,6 @@ def forward_targets(entity: EntityDescription) -> list[tuple[str, str]]:
     return [(element_name(name), path) for name, path in targets if path is not None]
 
 
-def _validate_range(entity: EntityDescription, field_name: str, lowest_ms: int, highest_ms: int) -> None:
-    value_ms: int = getattr(entity, field_name)
-    if not lowest_ms <= value_ms <= highest_ms:
-        raise InvalidError(
-            f"{element_name(field_name)} is {format_duration(max(value_ms, 0))}."
-            f" It must be between {format_duration(lowest_ms)} and {format_duration(highest_ms)}."
-        )
-
-
 def _validate_text(description: "EntityDescription | RuleDescription") -> None:
     """Refuse text that cannot be stored."""
     try:
@@ -375,10 +371,15 @@ def _validate_text(description: "EntityDescription | RuleDescription") -> None:
         ) from None
 
 
-def _validate_lifetime(entity: EntityDescription) -> None:
-    """Check the settings that all entities share."""
-    _validate_range(entity, "default_message_time_to_live_ms", SECOND_MS, FOREVER_MS)
-    _validate_range(entity, "auto_delete_on_idle_ms", 5 * MINUTE_MS, FOREVER_MS)
+def _validate_settings(entity: EntityDescription) -> None:
+    for name, (lowest, highest) in RANGES.items():
+        value = getattr(entity, name, lowest)
+        if not lowest <= value <= highest:
+            shown = [
+                format_duration(max(number, 0)) if name.endswith("_ms") else number
+                for number in (value, lowest, highest)
+            ]
+            raise InvalidError(f"{element_name(name)} is {shown[0]}. It must be between {shown[1]} and {shown[2]}.")
     if entity.status not in STATUSES:
         raise InvalidError(f"Status is '{entity.status[:64]}'. It must be one of {', '.join(STATUSES)}.")
     if entity.user_metadata is not None and len(entity.user_metadata) > MAX_USER_METADATA_LENGTH:
@@ -386,12 +387,17 @@ def _validate_lifetime(entity: EntityDescription) -> None:
             f"UserMetadata has {len(entity.user_metadata)} characters. At most {MAX_USER_METADATA_LENGTH} are allowed."
         )
     _validate_text(entity)
+    if not isinstance(entity, SubscriptionDescription):
+        _validate_publishing(entity)
+    for name, path in forward_targets(entity):
+        try:
+            validate_entity_name(path)
+        except InvalidError as error:
+            raise InvalidError(f"{name} does not name a queue or topic. {error.description}") from None
 
 
 def _validate_publishing(entity: QueueDescription | TopicDescription) -> None:
     """Check the settings of entities that clients send to."""
-    _validate_lifetime(entity)
-    _validate_range(entity, "duplicate_detection_history_time_window_ms", 20 * SECOND_MS, 7 * DAY_MS)
     sizes: tuple[int, ...] = SIZES_IN_MEGABYTES
     if entity.enable_partitioning:
         sizes += tuple(PARTITIONS * size for size in SIZES_IN_MEGABYTES)
@@ -399,28 +405,9 @@ def _validate_publishing(entity: QueueDescription | TopicDescription) -> None:
         raise InvalidError(
             f"MaxSizeInMegabytes is {entity.max_size_in_megabytes}. It must be one of {', '.join(map(str, sizes))}."
         )
-    if not 1 <= entity.max_message_size_in_kilobytes <= MAX_MESSAGE_SIZE_KILOBYTES:
-        raise InvalidError(
-            f"MaxMessageSizeInKilobytes is {entity.max_message_size_in_kilobytes}."
-            f" It must be between 1 and {MAX_MESSAGE_SIZE_KILOBYTES}."
-        )
     if entity.enable_express and entity.requires_duplicate_detection:
         raise InvalidError("EnableExpress and RequiresDuplicateDetection cannot be enabled together.")
     validate_rules(entity.authorization_rules)
-
-
-def _validate_receiving(entity: QueueDescription | SubscriptionDescription) -> None:
-    """Check the settings of entities that clients receive from."""
-    _validate_range(entity, "lock_duration_ms", 5 * SECOND_MS, 5 * MINUTE_MS)
-    if not 1 <= entity.max_delivery_count <= MAX_DELIVERY_COUNT:
-        raise InvalidError(
-            f"MaxDeliveryCount is {entity.max_delivery_count}. It must be between 1 and {MAX_DELIVERY_COUNT}."
-        )
-    for name, path in forward_targets(entity):
-        try:
-            validate_entity_name(path)
-        except InvalidError as error:
-            raise InvalidError(f"{name} does not name a queue or topic. {error.description}") from None
 
 
 def with_identity(new: E, current: EntityDescription) -> E:

@@ -174,10 +174,12 @@ def add(left: Any, right: Any) -> Any:
         return _compute("+", operator.add, left, right)
     if kind is str or other is str:
         return _joined(left, right)
-    if other is timedelta and kind in (Timestamp, timedelta):
-        return _moved(left, right) if kind is Timestamp else _span(left, right, 1)
-    if kind is timedelta and other is Timestamp:
+    if (kind, other) == (Timestamp, timedelta):
+        return _moved(left, right)
+    if (kind, other) == (timedelta, Timestamp):
         return _moved(right, left)
+    if (kind, other) == (timedelta, timedelta):
+        return _span(left, right, 1)
     raise undefined("+", left, right)
 
 
@@ -185,12 +187,10 @@ def subtract(left: Any, right: Any) -> Any:
     kind, other = type(left), type(right)
     if kind in _NUMBERS and other in _NUMBERS:
         return _compute("-", operator.sub, left, right)
-    if kind is Timestamp and other is Timestamp:
+    if (kind, other) == (Timestamp, Timestamp):
         return _apart(left, right)
-    if kind is Timestamp and other is timedelta:
-        return _moved(left, _span(timedelta(), right, -1))
-    if kind is timedelta and other is timedelta:
-        return _span(left, right, -1)
+    if other is timedelta and kind in (Timestamp, timedelta):
+        return add(left, negate(right))
     raise undefined("-", left, right)
 
 
