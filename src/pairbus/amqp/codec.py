@@ -167,38 +167,32 @@ def _d_char(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
     return Char(chr(point)), pos + 4
 
 
-def _d_bin8(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    end = pos + 1 + buf[pos]
-    if end > len(buf):
-        raise IndexError
-    return buf[pos + 1 : end], end
+def _sized8(make: Callable[[bytes], Any]) -> _Decoder:
+    """Bytes or text after a size of one byte (1.2.2)."""
 
-
-def _d_bin32(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
-    end = pos + 4 + _u32(buf, pos)[0]
-    if end > len(buf):
-        raise IndexError
-    return buf[pos + 4 : end], end
-
-
-def _text8(kind: type[str], encoding: str) -> _Decoder:
     def decoder(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
         end = pos + 1 + buf[pos]
         if end > len(buf):
             raise IndexError
-        return kind(buf[pos + 1 : end], encoding), end
+        return make(buf[pos + 1 : end]), end
 
     return decoder
 
 
-def _text32(kind: type[str], encoding: str) -> _Decoder:
+def _sized32(make: Callable[[bytes], Any]) -> _Decoder:
+    """Bytes or text after a size of four bytes."""
+
     def decoder(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
         end = pos + 4 + _u32(buf, pos)[0]
         if end > len(buf):
             raise IndexError
-        return kind(buf[pos + 4 : end], encoding), end
+        return make(buf[pos + 4 : end]), end
 
     return decoder
+
+
+def _symbol(raw: bytes) -> Symbol:
+    return Symbol(raw, "ascii")
 
 
 def _short(read: Callable[[bytes, int, int, int, int], tuple[Any, int]]) -> _Decoder:
@@ -292,12 +286,12 @@ for _code, _decoder in {
     0x56: _d_bool,
     0x73: _d_char,
     0x98: _raw(lambda raw: UUID(bytes=raw), 16),
-    0xA0: _d_bin8,
-    0xA1: _text8(str, "utf-8"),
-    0xA3: _text8(Symbol, "ascii"),
-    0xB0: _d_bin32,
-    0xB1: _text32(str, "utf-8"),
-    0xB3: _text32(Symbol, "ascii"),
+    0xA0: _sized8(bytes),
+    0xA1: _sized8(bytes.decode),
+    0xA3: _sized8(_symbol),
+    0xB0: _sized32(bytes),
+    0xB1: _sized32(bytes.decode),
+    0xB3: _sized32(_symbol),
     0xC0: _short(_items),
     0xC1: _short(_pairs),
     0xD0: _wide(_items),
@@ -357,6 +351,10 @@ def encode_into(out: bytearray, value: Any) -> None:
         raise AmqpEncodeError(f"{value!r} is out of the range of {type(value).__name__}") from None
     except UnicodeEncodeError:
         raise AmqpEncodeError(f"{value!r} cannot be written as {type(value).__name__}") from None
+
+
+def _e_null(out: bytearray, value: None) -> None:
+    out.append(0x40)
 
 
 def _e_bool(out: bytearray, value: bool) -> None:
@@ -528,7 +526,7 @@ _FIXED: dict[int, Callable[[Any], bytes]] = {
 
 
 _ENCODERS: dict[type, _Encoder] = {
-    type(None): _fixed(0x40),
+    type(None): _e_null,
     bool: _e_bool,
     Char: _fixed(0x73),
     UUID: _fixed(0x98),

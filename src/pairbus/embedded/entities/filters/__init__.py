@@ -19,8 +19,7 @@ from pairbus.embedded.entities.descriptions import (
     TrueFilter,
     element_name,
 )
-from pairbus.embedded.entities.filters.actions import compile_assignment
-from pairbus.embedded.entities.filters.compiling import compile_expression
+from pairbus.embedded.entities.filters.compiling import compile_assignment, compile_expression
 from pairbus.embedded.entities.filters.values import EvaluationError, plain, same
 from pairbus.embedded.entities.filters.views import MessageProperties
 from pairbus.embedded.errors import InvalidError

@@ -6,19 +6,27 @@ only depends on whether its left side is unknown. A filter matches a message if 
 
 Each node becomes one closure; parentheses leave no trace. The most common form, a property compared with a constant,
 has a closure that checks the value's type once; all others go through `values`.
+
+The statements of an action are executed in order on one copy of a message.
+- A statement sees the changes of the statements before it. If one fails, the copy is discarded.
+- `SET` keeps the type of an existing property if the new value fits it (an int stays an int).
+- An unknown value sets null. A system property accepts only its own type, and text up to the service's length.
 """
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from lark import Lark, Token, Transformer, v_args
 
+from pairbus.amqp.types import Timestamp
 from pairbus.embedded.entities.filters.syntax import invalid, parse, position_of, quoted
 from pairbus.embedded.entities.filters.values import (
     ARITHMETIC,
+    MAX_TEXT_LENGTH,
     EvaluationError,
     PatternError,
     affirm,
@@ -27,9 +35,15 @@ from pairbus.embedded.entities.filters.values import (
     negate,
     ordering,
     plain,
+    stored,
     undefined,
 )
-from pairbus.embedded.entities.filters.views import MessageProperties, SystemProperty, find_system_property
+from pairbus.embedded.entities.filters.views import (
+    MessageProperties,
+    PropertyKind,
+    SystemProperty,
+    find_system_property,
+)
 from pairbus.embedded.errors import InvalidError
 
 MAX_NESTING = 32
@@ -38,6 +52,7 @@ LARGEST_INTEGER = 2**63 - 1
 
 Evaluate = Callable[[MessageProperties], Any]
 Test = Callable[[MessageProperties], bool | None]
+Act = Callable[[MessageProperties], None]
 
 
 class Property(NamedTuple):
@@ -457,3 +472,48 @@ def _named(argument: Evaluate) -> Evaluate:
         return view.application_property(name.lower())
 
     return evaluate
+
+
+# -- actions
+
+
+def compile_assignment(assignment: Assignment) -> Act:
+    target, name, folded = assignment.target, assignment.target.name, assignment.target.name.lower()
+    system = target.system
+    if assignment.expression is None:
+        if system is None:
+            return lambda view: view.remove_application_property(name)
+        return lambda view: view.set_system_property(name, None)
+    evaluate = assignment.expression.evaluate
+    if system is None:
+        return lambda view: view.set_application_property(
+            name, stored(evaluate(view), view.application_property(folded))
+        )
+
+    def set_system(view: MessageProperties) -> None:
+        value = plain(evaluate(view))
+        view.set_system_property(name, None if value is None else _checked(system, value))
+
+    return set_system
+
+
+def _checked(system: SystemProperty, value: object) -> object:
+    match system.kind, value:
+        case PropertyKind.TEXT, str(text):
+            return _checked_text(system, text)
+        case PropertyKind.TEXT, UUID():
+            return str(value)
+        case PropertyKind.BOOLEAN, bool():
+            return value
+        case PropertyKind.TIME, Timestamp():
+            return value
+        case PropertyKind.DURATION, timedelta() as duration if duration >= timedelta():
+            return duration
+    raise EvaluationError(f"sys.{system.name} can only be set to {system.kind.value}.")
+
+
+def _checked_text(system: SystemProperty, text: str) -> str:
+    max_length = system.max_length or MAX_TEXT_LENGTH
+    if len(text) > max_length:
+        raise EvaluationError(f"sys.{system.name} would have {len(text)} characters. At most {max_length} are allowed.")
+    return text

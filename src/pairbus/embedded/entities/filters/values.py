@@ -1,7 +1,8 @@
 """Values in expressions: their types, comparisons, arithmetic and LIKE.
 
 - A value is None (unknown), a boolean, a number (integer, double, decimal), text, bytes, a UUID, a time or a duration.
-  `plain` converts every AMQP type to one of these; maps, lists and unknown described types are errors.
+  `plain` converts every AMQP type to one of these; maps, lists and unknown described types are errors. `stored` is the
+  way back.
 - Types do not mix: comparing text with a number is an `EvaluationError`. Among numbers the wider type wins, as in C#:
   if one side is a double, both become doubles.
 - Numbers, text, times and durations are ordered. Text is ordered by code points, with its case.
@@ -13,6 +14,7 @@
 import math
 import operator
 import re
+import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
@@ -38,6 +40,7 @@ from pairbus.amqp.types import (
     ULong,
     UShort,
     decode_decimal,
+    encode_decimal,
 )
 
 MAX_TEXT_LENGTH = 32_767
@@ -93,6 +96,49 @@ def plain(value: object) -> Any:
     if convert is None:
         raise EvaluationError(f"A {type(value).__name__.lower()} cannot be used in an expression.")
     return convert(value)
+
+
+_INTEGER_RANGES: dict[type, tuple[int, int]] = {
+    UByte: (0, 2**8 - 1),
+    UShort: (0, 2**16 - 1),
+    UInt: (0, 2**32 - 1),
+    ULong: (0, 2**64 - 1),
+    Byte: (-(2**7), 2**7 - 1),
+    Short: (-(2**15), 2**15 - 1),
+    Int: (-(2**31), 2**31 - 1),
+}
+
+
+def stored(value: Any, existing: object) -> object:
+    """The value as the message stores it: in the existing property's number type if it fits, or in its own."""
+    match value:
+        case timedelta():
+            return Described(Symbol("com.microsoft:timespan"), value // timedelta(microseconds=1) * 10)
+        case Decimal():
+            return encode_decimal(value)
+    if type(value) is int:
+        return _stored_integer(value, type(existing))
+    if type(value) is float and type(existing) is Float and _fits_single(value):
+        return Float(value)
+    return value
+
+
+def _stored_integer(value: int, kind: type) -> object:
+    lowest, highest = _INTEGER_RANGES.get(kind, (1, 0))
+    if lowest <= value <= highest:
+        return kind(value)
+    if kind is float and int(float(value)) == value:
+        return float(value)
+    if kind is Float and _fits_single(float(value)) and int(float(value)) == value:
+        return Float(value)
+    return value if value < 2**63 else ULong(value)
+
+
+def _fits_single(value: float) -> bool:
+    try:
+        return bool(struct.unpack(">f", struct.pack(">f", value))[0] == value)
+    except OverflowError:
+        return False
 
 
 _TYPE_WORDS = {
