@@ -218,11 +218,10 @@ def _is_ping(raw: bytes) -> bool:
 
 
 def _ids(raws: Sequence[bytes]) -> list[str | None]:
-    return [_id(raw) for raw in raws]
-
-
-def _id(raw: bytes) -> str | None:
-    try:
-        return read_facts(raw).message_key
-    except AmqpDecodeError:
-        return None
+    ids: list[str | None] = []
+    for raw in raws:
+        try:
+            ids.append(read_facts(raw).message_key)
+        except AmqpDecodeError:
+            ids.append(None)
+    return ids

@@ -22,8 +22,9 @@ import ipaddress
 import secrets
 import ssl
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote_plus, unquote, unquote_plus
@@ -105,12 +106,12 @@ class Authority:
             raise UnauthorizedError("ExpiredToken: The token has expired. Create a new one.")
         if not _covers(_token_scope(parsed.resource), path):
             raise UnauthorizedError(f"InvalidAudience: The token was not issued for '{path or '/'}'.")
-        signed = f"{parsed.resource}\n{parsed.expiry}".encode()
+        sign_with = partial(_signature, f"{parsed.resource}\n{parsed.expiry}".encode())
         rights: frozenset[str] = frozenset()
         entity: str | None = None
         for owner, rule in self._rules_covering(path):
             # Every rule is compared in full, so that the time taken reveals nothing about the keys.
-            if rule.key_name.casefold() in parsed.key_names and _signed_by(rule, signed, parsed.signature):
+            if rule.key_name.casefold() in parsed.key_names and _matches_a_key(rule, parsed.signature, sign_with):
                 rights |= rule.rights
                 entity = owner
         if not rights:
@@ -124,7 +125,7 @@ class Authority:
         places += [(entity.name, entity.authorization_rules) for entity in self._rules.list_topics()]
         for path, rules in places:
             for rule in rules:
-                if rule.key_name.casefold() == name.casefold() and _is_key_of(rule, key):
+                if rule.key_name.casefold() == name.casefold() and _matches_a_key(rule, key):
                     yield Grant(entity_path(path), rule.rights, FOREVER_MS, entity_path(path) or None)
 
     def _rules_covering(self, path: str) -> Iterator[tuple[str | None, AuthorizationRule]]:
@@ -155,7 +156,7 @@ def generate_key() -> str:
 def sign(resource: str, key_name: str, key: str, expires_s: int) -> str:
     """A token for `resource`, like those of the SDKs."""
     encoded = quote_plus(resource)
-    signature = quote_plus(_signature(key, f"{encoded}\n{expires_s}".encode()))
+    signature = quote_plus(_signature(f"{encoded}\n{expires_s}".encode(), key))
     return f"{SCHEME}sr={encoded}&sig={signature}&se={expires_s}&skn={quote_plus(key_name)}"
 
 
@@ -186,21 +187,14 @@ def _belongs(entity: str, path: str) -> bool:
     return path.startswith(entity) and (path == entity or path[len(entity) :].startswith(("/$", "/subscriptions/")))
 
 
-def _signature(key: str, signed: bytes) -> str:
+def _signature(signed: bytes, key: str) -> str:
     return b64encode(hmac.digest(key.encode(), signed, hashlib.sha256)).decode()
 
 
-def _signed_by(rule: AuthorizationRule, signed: bytes, signature: str) -> bool:
-    raw = signature.encode()
-    primary = hmac.compare_digest(_signature(rule.primary_key, signed).encode(), raw)
-    secondary = hmac.compare_digest(_signature(rule.secondary_key, signed).encode(), raw)
-    return primary or secondary
-
-
-def _is_key_of(rule: AuthorizationRule, key: str) -> bool:
-    raw = key.encode()
-    primary = hmac.compare_digest(rule.primary_key.encode(), raw)
-    secondary = hmac.compare_digest(rule.secondary_key.encode(), raw)
+def _matches_a_key(rule: AuthorizationRule, given: str, derive: Callable[[str], str] = str) -> bool:
+    """Whether `given` is derived from one of the keys. Both are compared in full, so the time taken reveals nothing."""
+    primary = hmac.compare_digest(derive(rule.primary_key).encode(), given.encode())
+    secondary = hmac.compare_digest(derive(rule.secondary_key).encode(), given.encode())
     return primary or secondary
 
 

@@ -175,6 +175,7 @@ class EmbeddedServer:
     async def _open(self) -> None:
         # Imported here, so that importing this module stays cheap.
         from pairbus.embedded.faults import FaultSwitchboard
+        from pairbus.embedded.security import generate_key
         from pairbus.embedded.store import SchemaError, Store
 
         try:
@@ -186,8 +187,9 @@ class EmbeddedServer:
             raise ServerStartError(f"Cannot use the data folder {self.data}: {error}.") from error
         self._faults = FaultSwitchboard(self._clock)
         if not any(MANAGE in rule.rights for rule in self._broker.authorization_rules()):
-            rules = (*self._broker.authorization_rules(), _new_root_rule(self._clock.now_ms()))
-            await self._broker.set_authorization_rules(rules)
+            now_ms = self._clock.now_ms()
+            root = AuthorizationRule(ROOT_KEY_NAME, RIGHTS, generate_key(), generate_key(), now_ms, now_ms)
+            await self._broker.set_authorization_rules((*self._broker.authorization_rules(), root))
 
     def _make_broker(self, store: "Store") -> "Broker":
         if self._ledger_folder is None:
@@ -335,12 +337,6 @@ def _lock_folder(folder: Path) -> int:
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
     return lock
-
-
-def _new_root_rule(now_ms: int) -> AuthorizationRule:
-    from pairbus.embedded.security import generate_key
-
-    return AuthorizationRule(ROOT_KEY_NAME, RIGHTS, generate_key(), generate_key(), now_ms, now_ms)
 
 
 def _root_rule(broker: "Broker") -> AuthorizationRule:

@@ -152,20 +152,17 @@ class Store:
         shared = dict(read("SELECT payload_id, count(*) FROM entry GROUP BY payload_id HAVING count(*) > 1"))
         (last_payload,) = read("SELECT coalesce(max(id), 0) FROM payload").fetchone()
         namespace.payloads.load_shares(shared, last_payload + 1)
-        self._load_sessions(namespace)
+        for queue_id, session_id, state, updated_ms in read(
+            "SELECT queue_id, session_id, state, updated_ms FROM session"
+        ):
+            session = registry.queue_by_id(queue_id).session(session_id)
+            session.state, session.updated_ms = state, updated_ms
         self._load_entries(namespace)
         for entity_id, message_id, at_ms in read("SELECT entity_id, message_id, at_ms FROM seen ORDER BY at_ms"):
             registry.by_id[entity_id].seen.load(message_id, at_ms)
         row = read("SELECT value FROM setting WHERE name = 'authorization_rules'").fetchone()
         if row is not None:
             registry.authorization_rules = authorization_rules_from_json(row[0])
-
-    def _load_sessions(self, namespace: NamespaceState) -> None:
-        for queue_id, session_id, state, updated_ms in self._reader.execute(
-            "SELECT queue_id, session_id, state, updated_ms FROM session"
-        ):
-            session = namespace.registry.queue_by_id(queue_id).session(session_id)
-            session.state, session.updated_ms = state, updated_ms
 
     def _load_entries(self, namespace: NamespaceState) -> None:
         counted: set[int] = set()

@@ -59,15 +59,12 @@ class Control:
             if (request.method, route.lower()) == ("GET", "health"):
                 status = "ok" if self._broker.is_committing else "failing"
                 return web.json_response({"status": status, "name": self._name}, status=200 if status == "ok" else 503)
-            self._require_manage(request, target)
+            grant = self._authority.check(request.headers.get("Authorization", ""), target.path, self._clock.now_ms())
+            if not grant.allows(target.path, MANAGE):
+                raise UnauthorizedError("MissingClaim: a token with Manage on the namespace is required.")
             return web.json_response(await self._run(request.method, route, query, body))
         except BrokerError as error:
             return web.Response(status=error.http_status, text=error.description)
-
-    def _require_manage(self, request: web.BaseRequest, target: Target) -> None:
-        token = request.headers.get("Authorization", "")
-        if not self._authority.check(token, target.path, self._clock.now_ms()).allows(target.path, MANAGE):
-            raise UnauthorizedError("MissingClaim: a token with Manage on the namespace is required.")
 
     async def _run(self, method: str, route: str, query: Mapping[str, str], body: bytes) -> dict[str, Any]:
         match method, *route.split("/"):

@@ -241,9 +241,5 @@ class CoordinatorLink(LinkEnd):
 
     def closed(self) -> None:
         for txn in self._open:
-            self._connection.broker.discharge(txn, True, _ignore)
+            self._connection.broker.discharge(txn, True, lambda _error: None)
         self._open.clear()
-
-
-def _ignore(_error: BrokerError | None) -> None:
-    return

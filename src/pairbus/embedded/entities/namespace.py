@@ -149,7 +149,7 @@ class NamespaceState:
     ) -> tuple[QueueEntry, bytes] | None:
         """The next message for a receiver, with its bytes: locked, or deleted if `delete` is set."""
         queue = place.queue
-        entry = queue.take_and_delete(now, session) if delete else queue.take(now, session)
+        entry = queue.take(now, session, delete=delete)
         if entry is None:
             return None
         raw = self.payloads.read(entry.payload_id)

@@ -193,18 +193,13 @@ class MessageQueue:
             self._ready_sessions.pop(session.session_id, None)
         return False
 
-    def take(self, now: int, session: MessageSession | None = None) -> QueueEntry | None:
-        """Lock the oldest message that can be received."""
+    def take(self, now: int, session: MessageSession | None = None, *, delete: bool = False) -> QueueEntry | None:
+        """Lock the oldest message that can be received, or remove it if `delete` is set."""
         entry = self._next_ready(now, session)
-        if entry is not None:
-            self._lock(entry, now, session)
-        return entry
-
-    def take_and_delete(self, now: int, session: MessageSession | None = None) -> QueueEntry | None:
-        """Remove the oldest message that can be received."""
-        entry = self._next_ready(now, session)
-        if entry is not None:
+        if entry is not None and delete:
             self.remove(entry)
+        elif entry is not None:
+            self._lock(entry, now, session)
         return entry
 
     def _next_ready(self, now: int, session: MessageSession | None) -> QueueEntry | None:

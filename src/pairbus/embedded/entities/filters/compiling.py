@@ -500,7 +500,12 @@ def compile_assignment(assignment: Assignment) -> Act:
 def _checked(system: SystemProperty, value: object) -> object:
     match system.kind, value:
         case PropertyKind.TEXT, str(text):
-            return _checked_text(system, text)
+            max_length = system.max_length or MAX_TEXT_LENGTH
+            if len(text) <= max_length:
+                return text
+            raise EvaluationError(
+                f"sys.{system.name} would have {len(text)} characters. At most {max_length} are allowed."
+            )
         case PropertyKind.TEXT, UUID():
             return str(value)
         case PropertyKind.BOOLEAN, bool():
@@ -510,10 +515,3 @@ def _checked(system: SystemProperty, value: object) -> object:
         case PropertyKind.DURATION, timedelta() as duration if duration >= timedelta():
             return duration
     raise EvaluationError(f"sys.{system.name} can only be set to {system.kind.value}.")
-
-
-def _checked_text(system: SystemProperty, text: str) -> str:
-    max_length = system.max_length or MAX_TEXT_LENGTH
-    if len(text) > max_length:
-        raise EvaluationError(f"sys.{system.name} would have {len(text)} characters. At most {max_length} are allowed.")
-    return text

@@ -76,12 +76,10 @@ def _described(value: Described) -> object:
     raise EvaluationError(f"A value described as {value.descriptor!r} cannot be used in an expression.")
 
 
-def _itself(value: Any) -> object:
-    return value
-
-
 _PLAIN: dict[type, Callable[[Any], object]] = {
-    **dict.fromkeys((type(None), bool, int, float, str, bytes, Decimal, UUID, Timestamp, timedelta), _itself),
+    **dict.fromkeys(
+        (type(None), bool, int, float, str, bytes, Decimal, UUID, Timestamp, timedelta), lambda value: value
+    ),
     **dict.fromkeys((UByte, UShort, UInt, ULong, Byte, Short, Int, Long), int),
     **dict.fromkeys((Char, Symbol), str),
     **dict.fromkeys((Decimal32, Decimal64, Decimal128), decode_decimal),
