@@ -484,10 +484,6 @@ def _rules_from_plain(plain: list[Mapping[str, Any]]) -> tuple[AuthorizationRule
     return tuple(_from_plain(AuthorizationRule, rule) for rule in plain)
 
 
-def _filter_from_plain(plain: Mapping[str, Any]) -> RuleFilter:
-    return _from_plain(_FILTER_KINDS[plain["kind"]], plain)
-
-
 def _values_from_plain(plain: Mapping[str, Any]) -> dict[str, PropertyValue]:
     return {name: _value_from_plain(value) for name, value in plain.items()}
 
@@ -506,7 +502,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "rights": frozenset,
     "authorization_rules": _rules_from_plain,
     "default_rule": partial(_from_plain, RuleDescription),
-    "filter": _filter_from_plain,
+    "filter": lambda plain: _from_plain(_FILTER_KINDS[plain["kind"]], plain),
     "action": partial(_from_plain, SqlAction),
     "parameters": _values_from_plain,
     "properties": _values_from_plain,

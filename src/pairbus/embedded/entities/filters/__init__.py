@@ -35,10 +35,8 @@ __all__ = [
 MAX_STATEMENTS = 32
 
 
-def compile_filter(
-    rule_filter: RuleFilter, *, new_id: Callable[[], UUID] = uuid4
-) -> Callable[[MessageProperties], bool]:
-    """The filter as a test of messages. `new_id` supplies the values of `newid()`."""
+def compile_filter(rule_filter: RuleFilter) -> Callable[[MessageProperties], bool]:
+    """The filter as a test of messages."""
     try:
         match rule_filter:
             case TrueFilter():
@@ -48,14 +46,14 @@ def compile_filter(
             case CorrelationFilter():
                 return _compile_correlation(rule_filter)
             case SqlFilter(expression, parameters):
-                test = compile_expression("filter", expression, parameters, new_id)
+                test = compile_expression("filter", expression, parameters, uuid4)
                 return lambda view: test(view) is True
     except EvaluationError as error:
         raise InvalidError(f"A parameter or property of the filter cannot be compared: {error}") from None
 
 
 def compile_action(action: SqlAction, *, new_id: Callable[[], UUID] = uuid4) -> Callable[[MessageProperties], None]:
-    """The action as a function that changes a copy of a message."""
+    """The action as a function that changes a copy of a message. `new_id` supplies the values of `newid()`."""
     try:
         assignments = compile_expression("action", action.expression, action.parameters, new_id)
     except EvaluationError as error:
