@@ -58,6 +58,24 @@ class EngineLimits:
     open_timeout: float = 30.0
 
 
+class UnfinishedBudget:
+    """What the unfinished messages of many connections may use together.
+
+    Above `limit` bytes the connection that holds most of them is closed, so those who hold little go on.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.total = 0
+        self._holders: set[Engine] = set()
+
+    def count(self, engine: Engine, size: int, now: float) -> None:
+        self.total += size
+        (self._holders.add if engine.unfinished_bytes else self._holders.discard)(engine)
+        if size > 0 and self.total > self.limit:
+            max(self._holders, key=lambda holder: holder.unfinished_bytes).cut_hoarder(now)
+
+
 # --- events ---------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +167,7 @@ class Engine:
         hostname: str = "",
         limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
         login: Login | None = None,
+        budget: UnfinishedBudget | None = None,
     ) -> None:
         self.limits = limits
         self.wake: Callable[[], None] = lambda: None
@@ -157,6 +176,9 @@ class Engine:
         self.aborted = False
         self.next_deadline: float | None = None
         self.unfinished_bytes = 0
+        self.unfinished_limit = max(limits.max_unfinished, 2 * limits.max_message)
+        self.link_limit = limits.max_links
+        self._budget = budget
         self.small_buffer = new_buffer(SMALL_BUFFER_BYTES)
         self._server = server
         self._sasl: SaslExchange | None = SaslExchange(server=server, login=login)
@@ -401,10 +423,13 @@ class Engine:
             return None
         pending = lib.pn_delivery_pending(impl)
         raw = link.read(pending) if pending else b""
+        if link.closing:
+            if not lib.pn_delivery_partial(impl):
+                lib.pn_link_advance(link.impl)
+                lib.pn_delivery_settle(impl)
+            return None
         if lib.pn_delivery_partial(impl):
             link.keep_partial(raw, self.limits.max_message)
-            if self.unfinished_bytes > max(self.limits.max_unfinished, 2 * self.limits.max_message):
-                self._cut_hoarder()
             return None
         lib.pn_link_advance(link.impl)
         message_format = link.formats.popleft() if link.formats else 0
@@ -417,13 +442,22 @@ class Engine:
             raw = whole
         return MessageReceived(link, delivery, raw, message_format)
 
-    def _cut_hoarder(self) -> None:
+    def count_unfinished(self, size: int) -> None:
+        self.unfinished_bytes += size
+        if self._budget is not None:
+            self._budget.count(self, size, self._now)
+        if size > 0 and self.unfinished_bytes > self.unfinished_limit:
+            self.cut_hoarder(self._now)
+
+    def cut_hoarder(self, now: float) -> None:
         """The peer has begun too many messages without finishing them."""
         if self._error is None:
             held = self.unfinished_bytes
             error = AmqpError("amqp:resource-limit-exceeded", f"{held} bytes of unfinished messages are too many")
-            self.close(self._now, error)
+            self.close(now, error)
             self._ignores_input = True
+        for link in self._links.values():
+            link.drop_partial()
 
     def _on_connection_open(self, event: Any) -> Event:
         if self._server:
@@ -475,7 +509,7 @@ class Engine:
         sender = bool(lib.pn_link_is_sender(impl))
         formats = deque() if sender else self._incoming_formats.formats(name)
         link = self._links[impl] = Link(self, impl, name, is_sender=sender, formats=formats)
-        limit = self.limits.max_links
+        limit = self.link_limit
         if len(self._links) <= limit:
             return link
         error = AmqpError(

@@ -157,11 +157,15 @@ class OutgoingDelivery(_Delivery):
 
 
 class Link:
-    """One link. ``context`` belongs to the caller. ``announced``: `LinkOpened` was raised, `LinkClosed` will be."""
+    """One link. ``context`` belongs to the caller. ``announced``: `LinkOpened` was raised, `LinkClosed` will be.
+
+    ``closing``: we have detached it. Messages that still arrive are dropped.
+    """
 
     __slots__ = (
         "_partial",
         "announced",
+        "closing",
         "context",
         "engine",
         "formats",
@@ -183,6 +187,7 @@ class Link:
         self.context: Any = None
         self.outgoing: dict[Any, OutgoingDelivery] = {}
         self.proposed: dict[Any, IncomingDelivery] = {}
+        self.closing = False
         self.partial_size = 0
         self._partial: bytearray | None = bytearray()
 
@@ -297,6 +302,8 @@ class Link:
         if error is not None:
             write_condition(lib.pn_link_condition(self.impl), error)
         lib.pn_link_close(self.impl)
+        self.closing = True
+        self.drop_partial()
         self.engine.wake()
 
     # --- receiving ----------------------------------------------------------------------------------------
@@ -325,7 +332,7 @@ class Link:
             self._partial = None
         elif self._partial is not None:
             self._partial += raw
-            self.engine.unfinished_bytes += len(raw)
+            self.engine.count_unfinished(len(raw))
 
     def take_partial(self, last: bytes) -> bytes | None:
         """The whole message, or None if it was too large to keep."""
@@ -340,7 +347,7 @@ class Link:
 
     def _discount_partial(self) -> None:
         if self._partial:
-            self.engine.unfinished_bytes -= len(self._partial)
+            self.engine.count_unfinished(-len(self._partial))
 
     # --- sending ------------------------------------------------------------------------------------------
 

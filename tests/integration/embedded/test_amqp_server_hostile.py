@@ -228,3 +228,12 @@ def test_a_peer_that_never_detaches_refused_links_is_closed(tmp_path: Path) -> N
         assert b"amqp:resource-limit-exceeded" in closed
 
     on_stage(tmp_path, play, EngineLimits(max_links=4))
+
+
+def test_without_a_token_no_transaction_is_declared(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        coordinator = Described(ULong(0x30), [])
+        attach = frame(0x12, "transactions", UInt(0), False, None, None, Described(ULong(0x28), ["here"]), coordinator)
+        assert b"amqp:unauthorized-access" in await heard(stage, GREETING + OPEN + BEGIN + attach + frame(0x18))
+
+    on_stage(tmp_path, play)

@@ -27,6 +27,18 @@ def test_without_a_token_no_link_opens(tmp_path: Path) -> None:
     on_stage(tmp_path, play)
 
 
+def test_before_a_token_few_bytes_of_unfinished_messages_are_kept(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        connection = await ClientConnection.open("127.0.0.1", stage.port)
+        sender = await connection.open_sender("$cbs")
+        sent = sender.send(data_message(b"x" * 1_000_000))
+        assert (await connection.lost).condition == "amqp:resource-limit-exceeded"
+        with pytest.raises(LinkLostError):
+            await sent
+
+    on_stage(tmp_path, play)
+
+
 def test_bad_tokens_are_refused(tmp_path: Path) -> None:
     async def play(stage: AmqpStage) -> None:
         connection = await ClientConnection.open("127.0.0.1", stage.port)

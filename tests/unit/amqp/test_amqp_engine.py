@@ -21,6 +21,7 @@ from pairbus.amqp.engine import (
     MessageReceived,
     MessageTooLarge,
     OutcomeConfirmed,
+    UnfinishedBudget,
 )
 from pairbus.amqp.links import Link
 from pairbus.amqp.outcomes import Accepted, AmqpError, LinkLostError, Rejected
@@ -30,10 +31,11 @@ from pairbus.amqp.types import Described, UInt, ULong
 class Pair:
     """A client and a server that share a clock. Every event is kept until it is taken."""
 
-    def __init__(self, **limits: float) -> None:
+    def __init__(self, budget: UnfinishedBudget | None = None, **limits: float) -> None:
         self.now = 1_000.0
         self.client = Engine(server=False, container_id="client", hostname="localhost")
-        self.server = Engine(server=True, container_id="server", limits=EngineLimits(**limits))  # type: ignore[arg-type]
+        bounds = EngineLimits(**limits)  # type: ignore[arg-type]
+        self.server = Engine(server=True, container_id="server", limits=bounds, budget=budget)
         self.client_events: list[Event] = []
         self.server_events: list[Event] = []
         self.client.start(self.now)
@@ -166,6 +168,45 @@ def test_a_connection_that_is_not_opened_in_time_is_aborted() -> None:
     assert lost.error.condition == "amqp:resource-limit-exceeded"
 
 
+def _unfinished(handle: int) -> bytes:
+    return transfer(UInt(handle), UInt(handle), b"tag", UInt(0), False, True, payload=b"x" * 15_000)
+
+
+def _with_links(pair: Pair, number: int) -> list[Link]:
+    pair.pump()
+    session = pair.client.new_session()
+    for name in range(number):
+        pair.client.new_link(session, f"link {name}", sender=True).open(source="orders", target="orders")
+    pair.pump()
+    return [event.link for event in pair.server_events if isinstance(event, LinkOpened)]
+
+
+def test_nothing_is_kept_of_messages_to_a_refused_link() -> None:
+    pair = Pair()
+    (link,) = _with_links(pair, 1)
+    link.refuse(AmqpError("amqp:unauthorized-access", "no token"))
+    for _ in range(100):
+        assert list(pair.server.receive_data(_unfinished(0), pair.now)) == []
+        assert pair.server.unfinished_bytes == 0
+
+
+def test_beyond_the_common_budget_the_connection_that_holds_most_is_closed() -> None:
+    budget = UnfinishedBudget(100_000)
+    greedy, modest = Pair(budget), Pair(budget)
+    for pair in (greedy, modest):
+        for link in _with_links(pair, 6):
+            link.accept()
+        pair.pump()
+    for handle in range(6):
+        list(greedy.server.receive_data(_unfinished(handle), greedy.now))
+    list(modest.server.receive_data(_unfinished(0), modest.now))
+    assert (greedy.server.unfinished_bytes, modest.server.unfinished_bytes, budget.total) == (0, 15_000, 15_000)
+    assert b"90000 bytes of unfinished messages are too many" in greedy.server.data_to_send()
+    greedy.server.connection_lost()
+    modest.server.connection_lost()
+    assert budget.total == 0
+
+
 def test_too_many_unfinished_messages_end_the_connection_and_nothing_more_is_kept() -> None:
     def unfinished(handle: int) -> bytes:
         return transfer(UInt(handle), UInt(handle), b"tag", UInt(0), False, True, payload=b"x" * 15_000)
@@ -184,11 +225,11 @@ def test_too_many_unfinished_messages_end_the_connection_and_nothing_more_is_kep
     for handle in range(4):
         assert not pair.server.finished
         assert list(pair.server.receive_data(unfinished(handle), pair.now)) == []
-    assert pair.server.unfinished_bytes == 60_000
+    assert pair.server.unfinished_bytes == 0
     assert b"60000 bytes of unfinished messages are too many" in pair.server.data_to_send()
     for _ in range(1_000):
         assert list(pair.server.receive_data(unfinished(3), pair.now)) == []
-    assert pair.server.unfinished_bytes == 60_000
+    assert pair.server.unfinished_bytes == 0
     list(pair.server.handle_timeout(pair.now + 5.0))
     assert is_cut(pair.server)
     pair.server.connection_lost()

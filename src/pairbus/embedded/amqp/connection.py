@@ -3,7 +3,9 @@
 - A client proves its rights with tokens put to `$cbs`, or with a key at login (SASL PLAIN). A link needs its right,
   Send or Listen, when it opens. When the token expires, the link is detached and the client reconnects with a new one.
 - A refused attach is answered with an empty terminus and a detach that carries the error.
-- The bytes a client has sent and the broker has not stored are bounded: above the bound the client is not read from.
+- Before the first valid token only `$cbs` is open, for a few links with small messages.
+- The bytes a client has sent and the broker has not stored are bounded, for each connection and for all together: above
+  a bound the client is not read from. Above the bound of unfinished messages, the connection that holds most is closed.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pairbus.amqp.engine import (
     LinkOpened,
     MessageReceived,
     MessageTooLarge,
+    UnfinishedBudget,
 )
 from pairbus.amqp.links import Link
 from pairbus.amqp.outcomes import AmqpError
@@ -40,6 +43,10 @@ from pairbus.embedded.security import Grant, address_path
 
 MAX_GRANTS = 1_000
 MAX_UNSTORED_BYTES = 16 << 20
+MAX_UNSTORED_TOGETHER = 256 << 20
+MAX_UNFINISHED_TOGETHER = 256 << 20
+UNPROVEN_UNFINISHED_BYTES = 64 << 10
+UNPROVEN_LINKS = 32
 CONTAINER_ID = "pairbus"
 
 CBS_NODE = "$cbs"
@@ -51,7 +58,7 @@ class TokenCheck(Protocol):
     def login(self, name: str, key: str) -> Iterable[Grant]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Services:
     """Shared by all connections of a namespace."""
 
@@ -61,6 +68,8 @@ class Services:
     limits: Limits
     engine_limits: EngineLimits
     admission: Admission
+    budget: UnfinishedBudget
+    unstored_bytes: int = 0
 
 
 def amqp_protocol_factory(
@@ -74,14 +83,9 @@ def amqp_protocol_factory(
     """A factory for a listener: one protocol per connection to the namespace."""
     if engine_limits is None:
         engine_limits = EngineLimits(max_message=4 * max(limits.max_message_bytes, limits.max_batch_bytes) + 65_536)
-    services = Services(
-        broker,
-        faults,
-        authority,
-        limits,
-        engine_limits,
-        admission or Admission(limits.max_connections, limits.unproven_seconds),
-    )
+    admission = admission or Admission(limits.max_connections, limits.unproven_seconds)
+    budget = UnfinishedBudget(MAX_UNFINISHED_TOGETHER)
+    services = Services(broker, faults, authority, limits, engine_limits, admission, budget)
 
     def connect() -> asyncio.Protocol:
         fault = faults.fault_of(None)
@@ -104,10 +108,15 @@ class ServerConnection:
         self.faults = services.faults
         self.limits = services.limits
         self.reply_links: list[ReplyLink] = []
-        engine = Engine(server=True, container_id=CONTAINER_ID, limits=services.engine_limits, login=self._login)
+        limits = services.engine_limits
+        engine = Engine(
+            server=True, container_id=CONTAINER_ID, limits=limits, login=self._login, budget=services.budget
+        )
+        self._proven_limits = engine.unfinished_limit, engine.link_limit
+        engine.unfinished_limit, engine.link_limit = UNPROVEN_UNFINISHED_BYTES, min(UNPROVEN_LINKS, limits.max_links)
         self.protocol = AmqpProtocol(engine, self)
         self._authority = services.authority
-        self._admission = services.admission
+        self._services = services
         self._grants: dict[str, Grant] = {}
         self._expiry: Alarm | None = None
         self._links: set[Link] = set()
@@ -181,6 +190,8 @@ class ServerConnection:
         self, link: Link
     ) -> SendingLink | ReceivingLink | ReplyLink | CbsLink | ManagementLink | CoordinatorLink:
         if not link.is_sender and link.remote_target.is_coordinator:
+            if not any(grant.expires_ms > self.broker.clock.now_ms() for grant in self._grants.values()):
+                raise UnauthorizedError("Unauthorized access. Put a token to '$cbs' before you declare transactions.")
             return CoordinatorLink(self, link)
         path = _link_path(link)
         if _is_cbs(path):
@@ -222,7 +233,7 @@ class ServerConnection:
         if len(self._grants) >= MAX_GRANTS and grant.scope not in self._grants:
             raise UnauthorizedError(f"A connection can hold at most {MAX_GRANTS} tokens. Open another connection.")
         self._grants[grant.scope] = grant
-        self._admission.set_proven(self.protocol.transport, True)
+        self._proven()
         self._watch_expiry()
 
     def _login(self, name: str, key: str) -> bool:
@@ -230,8 +241,12 @@ class ServerConnection:
         for grant in itertools.islice(self._authority.login(name, key), MAX_GRANTS):
             self._grants[grant.scope] = grant
         if self._grants:
-            self._admission.set_proven(self.protocol.transport, True)
+            self._proven()
         return bool(self._grants)
+
+    def _proven(self) -> None:
+        self._services.admission.set_proven(self.protocol.transport, True)
+        self.protocol.engine.unfinished_limit, self.protocol.engine.link_limit = self._proven_limits
 
     def _allows(self, path: str, right: str) -> bool:
         now_ms = self.broker.clock.now_ms()
@@ -270,20 +285,24 @@ class ServerConnection:
         if self._grants:
             self._watch_expiry()
         else:
-            self._admission.set_proven(self.protocol.transport, False)
+            self._services.admission.set_proven(self.protocol.transport, False)
 
     # --- backpressure -------------------------------------------------------------------------------------
 
     def storing(self, size: int) -> None:
         """The broker has been given `size` bytes to store."""
         self._unstored_bytes += size
-        if self._unstored_bytes > MAX_UNSTORED_BYTES and not self._holds_reading:
+        self._services.unstored_bytes += size
+        too_many = self._unstored_bytes > MAX_UNSTORED_BYTES or self._services.unstored_bytes > MAX_UNSTORED_TOGETHER
+        if too_many and not self._holds_reading:
             self._holds_reading = True
             self.protocol.hold_reading()
 
     def stored(self, size: int) -> None:
         self._unstored_bytes -= size
-        if self._holds_reading and self._unstored_bytes <= MAX_UNSTORED_BYTES // 2:
+        self._services.unstored_bytes -= size
+        few = self._unstored_bytes <= MAX_UNSTORED_BYTES // 2 and self._services.unstored_bytes <= MAX_UNSTORED_TOGETHER
+        if self._holds_reading and (few or not self._unstored_bytes):
             self._holds_reading = False
             self.protocol.release_reading()
 
