@@ -5,7 +5,7 @@ dispatcher gives its ready messages to the receivers in turn, and its free sessi
 Deliveries are effects: they leave only after everything decided before them is on disk.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -66,10 +66,6 @@ class Receiver:
     def session_id(self) -> str | None:
         return self.session.session_id if self.session is not None else None
 
-    @property
-    def session_locked_until_ms(self) -> int | None:
-        return self.session.locked_until_ms if self.session is not None else None
-
     def set_credit(self, credit: int) -> None:
         """Set the link's outstanding credit."""
         self.credit = max(0, credit)
@@ -113,7 +109,7 @@ class Dispatcher:
         self._namespace = namespace
         self._commits = commits
         self._clock = clock
-        self._consumers: dict[int, _Consumers] = {}
+        self._consumers: defaultdict[int, _Consumers] = defaultdict(_Consumers)
         self._last_number = 0
         self._alarm: Alarm | None = None
         self._alarm_ms = 0
@@ -138,14 +134,8 @@ class Dispatcher:
         number = session.holder if session is not None and session.holder is not None else self._last_number
         receiver = Receiver(number, place, mode, deliver, closed, session, self)
         place.entity.receivers += 1
-        self._consumers_of(place.queue).receivers.append(receiver)
+        self._consumers[place.queue.queue_id].receivers.append(receiver)
         return receiver
-
-    def _consumers_of(self, queue: MessageQueue) -> _Consumers:
-        consumers = self._consumers.get(queue.queue_id)
-        if consumers is None:
-            consumers = self._consumers[queue.queue_id] = _Consumers()
-        return consumers
 
     def close_receiver(self, receiver: Receiver) -> None:
         """Close a receiver and release its session, whose messages count as not delivered.
@@ -195,7 +185,7 @@ class Dispatcher:
             if not self._try_accept(request, session_id):
                 now = self._clock.now_ms()
                 request.alarm = self._clock.call_at(now + timeout_ms, lambda: self._time_out(request))
-                self._consumers_of(request.place.queue).requests.append(request)
+                self._consumers[request.place.queue.queue_id].requests.append(request)
         except BrokerError as error:
             request.accepted(error)
         self.finish_operation()

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from pairbus.amqp.engine import (
     ConnectionLost,
@@ -39,7 +38,7 @@ from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Alarm
 from pairbus.embedded.errors import BrokerError, Limits, UnauthorizedError
 from pairbus.embedded.faults import Fault, FaultSwitchboard
-from pairbus.embedded.security import Grant, address_path
+from pairbus.embedded.security import Authority, Grant, address_path
 
 MAX_GRANTS = 1_000
 MAX_UNSTORED_BYTES = 16 << 20
@@ -53,18 +52,13 @@ CBS_NODE = "$cbs"
 _MANAGEMENT_SUFFIX = "/$management"
 
 
-class TokenCheck(Protocol):
-    def check(self, token: str, audience: str, now_ms: int) -> Grant: ...
-    def login(self, name: str, key: str) -> Iterable[Grant]: ...
-
-
 @dataclass(slots=True)
 class Services:
     """Shared by all connections of a namespace."""
 
     broker: Broker
     faults: FaultSwitchboard
-    authority: TokenCheck
+    authority: Authority
     limits: Limits
     engine_limits: EngineLimits
     admission: Admission
@@ -75,7 +69,7 @@ class Services:
 def amqp_protocol_factory(
     broker: Broker,
     faults: FaultSwitchboard,
-    authority: TokenCheck,
+    authority: Authority,
     limits: Limits,
     engine_limits: EngineLimits | None = None,
     admission: Admission | None = None,

@@ -288,7 +288,7 @@ class ReceivingLink(LinkEnd):
             return
         self._receiver = result
         self._session_id = result.session_id
-        until_ms = result.session_locked_until_ms or 0
+        until_ms = result.session.locked_until_ms if result.session is not None else 0
         self._link.accept(
             properties={LOCKED_UNTIL: until_ms * _TICKS_PER_MS + _TICKS_AT_EPOCH},
             source_filter={Symbol(SESSION_FILTER): result.session_id},

@@ -8,6 +8,7 @@ expired lock or message.
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from pairbus.embedded.entities.entity import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 from pairbus.embedded.entities.message import (
@@ -255,12 +256,12 @@ class NamespaceState:
             raise NotAllowedError(
                 f"'{place.entity.path}' requires sessions: its messages cannot be deleted in batches."
             )
-        chosen: list[QueueEntry] = []
-        for entry in place.queue.entries.values():
-            if len(chosen) >= count:
-                break
-            if entry.state is State.ACTIVE and entry.lock_token is None and entry.enqueued_ms <= enqueued_before_ms:
-                chosen.append(entry)
+        deletable = (
+            entry
+            for entry in place.queue.entries.values()
+            if entry.state is State.ACTIVE and entry.lock_token is None and entry.enqueued_ms <= enqueued_before_ms
+        )
+        chosen = list(islice(deletable, count))
         for entry in chosen:
             self.router.discard(place.entity, place.queue, entry)
         return len(chosen)

@@ -25,7 +25,7 @@ def parse(parser: Lark, expression: str, kind: str) -> Any:
         raise invalid(kind, position, f"found {found}, expected {_expected(error.accepts)}") from None
     except UnexpectedCharacters as error:
         at = cast(int, error.pos_in_stream)
-        raise invalid(kind, at + 1, _unreadable(expression, at)) from None
+        raise invalid(kind, at + 1, _unreadable(expression[at])) from None
 
 
 def invalid(kind: str, position: int, problem: str) -> InvalidError:
@@ -82,19 +82,16 @@ def _expected(terminals: set[str]) -> str:
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} or {listed[-1]}"
 
 
-def _unreadable(expression: str, at: int) -> str:
-    match expression[at]:
-        case "'":
-            return "the string that starts here has no closing '"
-        case "[":
-            return "the property name that starts here is empty or has no closing ]"
-        case '"':
-            return 'the property name that starts here is empty or has no closing "'
-        case "@":
-            return "expected a parameter's name after @"
-        case "_":
-            return "a property name that does not start with a letter must be in brackets, as in [_name]"
-        case digit if digit.isdecimal():
-            return "the number that starts here is followed by a letter"
-        case character:
-            return f"expected {_OPERAND} or an operator, found {character!r}"
+_UNREADABLE = {
+    "'": "the string that starts here has no closing '",
+    "[": "the property name that starts here is empty or has no closing ]",
+    '"': 'the property name that starts here is empty or has no closing "',
+    "@": "expected a parameter's name after @",
+    "_": "a property name that does not start with a letter must be in brackets, as in [_name]",
+}
+
+
+def _unreadable(character: str) -> str:
+    if character.isdecimal():
+        return "the number that starts here is followed by a letter"
+    return _UNREADABLE.get(character, f"expected {_OPERAND} or an operator, found {character!r}")
