@@ -17,7 +17,7 @@ To the backlog (`to_backlog`)
   in the backlog; `restore` derives it again.
 - A user's message that already has one of these properties is refused (`reserved_names`).
 
-Home (`inspect` or `read`, then `restore`)
+Home (`inspect`, then `restore`)
 - The annotations, delivery count and delivery annotations of the backlog's broker are removed. The aliases become
   properties again.
 - Aliases written by older clients are accepted in all their types: see `time_to_live_ms` and `scheduled_ms`.
@@ -266,14 +266,6 @@ def join(parts: Collection[Part]) -> bytes:
     return b"".join(by_number[number].content for number in range(1, count + 1))
 
 
-def read(raw: bytes) -> BacklogMessage:
-    """Parse a message from a backlog queue; raises `EnvelopeError` or `AmqpDecodeError` if it cannot be restored."""
-    message = inspect(raw)
-    if message.error is not None:
-        raise message.error
-    return message
-
-
 def inspect(raw: bytes) -> BacklogMessage:
     """Parse a message from a backlog queue. An unreadable message has an `error`, and as much else as can be read."""
     try:
@@ -357,7 +349,8 @@ def restore(
 ) -> Restored | Expired:
     """Restore the original of a message from a backlog queue. Under the policy "deduct" it may have `Expired`.
 
-    `enqueued_ms` overrides the message's own: for a message joined from parts, the time its first part was stored.
+    Raises `EnvelopeError` or `AmqpDecodeError` if it cannot be restored. `enqueued_ms` overrides the message's own: for
+    a message joined from parts, the time its first part was stored.
     """
     if isinstance(message, bytes):
         message = inspect(message)

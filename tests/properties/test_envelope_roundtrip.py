@@ -88,8 +88,8 @@ def test_a_message_at_the_primarys_limit_fits_the_backlog_in_one_piece_or_in_par
         pieces = envelope.split(form, destination, uuid.uuid4().hex, piece_limit)
         assert len(pieces) == 2
         assert all(len(piece) <= piece_limit for piece in pieces)
-        assert {envelope.read(piece).destination for piece in pieces} == {destination}
-        joined = envelope.join([part for piece in pieces if (part := envelope.read(piece).part)])
+        assert {envelope.inspect(piece).destination for piece in pieces} == {destination}
+        joined = envelope.join([part for piece in pieces if (part := envelope.inspect(piece).part)])
     outcome = envelope.restore(joined, now_ms=0)
     assert isinstance(outcome, Restored)
     assert outcome.raw == raw
@@ -100,7 +100,7 @@ def test_a_message_at_the_primarys_limit_fits_the_backlog_in_one_piece_or_in_par
 def test_parts_keep_their_limit_and_join_to_what_was_split(content: bytes, limit: int) -> None:
     pieces = envelope.split(content, "orders", "id", limit)
     assert all(len(piece) <= limit for piece in pieces)
-    parts = [part for piece in pieces if (part := envelope.read(piece).part)]
+    parts = [part for piece in pieces if (part := envelope.inspect(piece).part)]
     if content:
         assert envelope.join(parts) == content
 

@@ -273,8 +273,8 @@ def _run_on_spark(
 ) -> int:
     if importlib.util.find_spec("pyspark") is None:
         raise Refusal("--engine spark needs Spark, which is not installed: run pip install 'pairbus[spark]'.")
-    from pairbus.pipeline.session import SPARK_ERRORS, cause_of
-    from pairbus.pipeline.spark_syphon import backlog_depths, run_spark_syphon, session_for
+    from pairbus.pipeline.session import SPARK_ERRORS, cause_of, session_for
+    from pairbus.pipeline.spark_syphon import backlog_depths, run_spark_syphon
     from pairbus.syphon.backlog import no_backlog
 
     primary_name, queues = options["primary_name"], options["queues"]

@@ -87,15 +87,14 @@ def outage_per_hour(
     per_message = sum(count.billed for count in diverts) / messages if messages else units(0)
     half = diverted_per_second * SECONDS_PER_HOUR * per_message * TRANSIT_OPERATIONS / 2
     added = (round(pings + half), round(half))
+
+    def amount(before: int) -> float:
+        return float(sum(added_amount(prices.plan, before, operations) for operations in added))
+
     return {
         "pings": round(pings),
         "operations": sum(added),
-        "amount": float(sum(added_amount(prices.plan, prices.month_operations, operations) for operations in added)),
-        "amount_beyond": float(
-            sum(
-                added_amount(prices.plan, max(prices.month_operations, prices.included), operations)
-                for operations in added
-            )
-        ),
+        "amount": amount(prices.month_operations),
+        "amount_beyond": amount(max(prices.month_operations, prices.included)),
         "included": prices.included,
     }

@@ -47,8 +47,13 @@ def local_session(
     return session
 
 
-def cluster_session(master: str, name: str) -> SparkSession:
-    """Start or get a session with another master. The driver gets its Java here; all settings are the cluster's."""
+def session_for(master: str | None, name: str) -> SparkSession:
+    """A session on this machine, with everything on loopback, or one with the settings of a cluster.
+
+    A cluster's driver gets its Java here too.
+    """
+    if master is None or master.startswith(("local", "spark://127.", "spark://localhost:")):
+        return local_session(name, settings={} if master is None else {"spark.master": master})
     with _launch():
         return SparkSession.builder.appName(name).master(master).getOrCreate()
 

@@ -42,7 +42,7 @@ from pairbus.pipeline.outcome_rows import (
     left_behind,
 )
 from pairbus.pipeline.servicebus.options import Access
-from pairbus.pipeline.session import SPARK_ERRORS, cause_of, cluster_session, local_session
+from pairbus.pipeline.session import SPARK_ERRORS, cause_of, session_for
 from pairbus.syphon.backlog import count_waiting, extra_queues
 from pairbus.syphon.namespaces import (
     CredentialRefusedError,
@@ -177,14 +177,6 @@ def check_settings(setting: Callable[[str, str], str | None]) -> None:
             "spark.speculation is true; expected false: a second copy of a task would carry the same backlog queue at "
             "the same time, and messages would lose their order. Switch it off for this job."
         )
-
-
-def session_for(master: str | None, name: str) -> SparkSession:
-    """A session on this machine, with everything on loopback, or one with the settings of a cluster."""
-    is_local = master is None or master.startswith(("local", "spark://127.", "spark://localhost:"))
-    if is_local:
-        return local_session(name, settings={} if master is None else {"spark.master": master})
-    return cluster_session(str(master), name)
 
 
 def _access(namespace: Access | str, connection_verify: str | None) -> Access:

@@ -194,7 +194,7 @@ def test_what_the_primary_takes_the_backlog_takes_too(pair: EmbeddedPair, queue:
         client.fail_over(queue)
         sender.send_messages(large)
         pieces = backlog_raws(client, pair)
-        found = [envelope.read(piece) for piece in pieces]
+        found = [envelope.inspect(piece) for piece in pieces]
         parts = [one.part for one in found if one.part is not None]
         form = envelope.join(parts) if parts else pieces[0]
         assert len(pieces) == (len(parts) or 1) <= 2
@@ -245,7 +245,7 @@ def test_scheduled_messages_keep_their_time_in_the_backlog(pair: EmbeddedPair, s
         assert len(set(numbers)) == 2
         assert all(number < 0 for number in numbers)
         assert sender.schedule_messages([], at) == []
-        found = [envelope.read(raw) for raw in backlog_raws(client, pair)]
+        found = [envelope.inspect(raw) for raw in backlog_raws(client, pair)]
         assert [one.scheduled_ms for one in found] == [round(at.timestamp() * 1000)] * 2
         with pytest.raises(ScheduledInBacklogError, match=str(numbers[0])):
             sender.cancel_scheduled_messages([real, *numbers])

@@ -209,7 +209,7 @@ def test_what_the_primary_takes_the_backlog_takes_also_when_its_limit_is_not_kno
         pair.primary.stop()
         with paired(pair, shell, failover_interval=0, send_timeout=10, backlog_queue_count=1) as client:
             client.get_queue_sender("orders").send_messages(ServiceBusMessage(b"x" * 600_000))
-            parts = [envelope.read(raw).part for raw in backlog_raws(client, pair)]
+            parts = [envelope.inspect(raw).part for raw in backlog_raws(client, pair)]
             assert len(parts) == 3
             whole = envelope.join([part for part in parts if part is not None])
             assert b"x" * 600_000 in whole
