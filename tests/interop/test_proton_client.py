@@ -28,7 +28,7 @@ from proton import (
 )
 from proton.handlers import TransactionHandler
 from proton.reactor import AtMostOnce, Filter
-from proton.utils import BlockingConnection, LinkDetached, SendException
+from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached, SendException
 from tests.support.stage import Stage, stage
 
 from pairbus.embedded.security import sign
@@ -188,10 +188,14 @@ def test_a_name_and_key_instead_of_tokens(stage: Stage, queue: str) -> None:
     ]
     stage.admin.update_queue(description)
     sending = _logged_in(stage, "sending", key)
-    sending.create_sender(queue).send(Message(body="allowed"))
+    sender = sending.create_sender(queue)
+    sender.send(Message(body="allowed"))
     with pytest.raises(LinkDetached, match="unauthorized-access"):
         sending.create_receiver(queue)
-    sending.close()
+    description.authorization_rules = []
+    stage.admin.update_queue(description)
+    with pytest.raises((LinkDetached, ConnectionClosed), match="unauthorized-access"):
+        sender.send(Message(body="the key is gone"))
     with pytest.raises(ProtonException, match=r"(?i)auth|sasl|closed"):
         _logged_in(stage, "sending", "wrong")
 

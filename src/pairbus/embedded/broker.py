@@ -57,6 +57,8 @@ IDLE_CHECK_MS = 1_000
 
 class Broker:
     def __init__(self, store: Store, clock: Clock | None = None, limits: Limits | None = None) -> None:
+        self.rules_listeners: set[Callable[[], None]] = set()
+        """Called when authorization rules may have changed: of the namespace, or with an updated or deleted entity."""
         self.clock = clock or SystemClock()
         self.limits = limits or Limits()
         self._store = store
@@ -321,6 +323,7 @@ class Broker:
     async def update(self, description: D) -> D:
         now = self.clock.now_ms()
         entity = self.namespace.registry.update(description, now)
+        self._tell_rules_changed()
         if isinstance(entity, QueueEntity):
             self.namespace.router.forward_all(entity, now)
         await self._committed()
@@ -349,6 +352,12 @@ class Broker:
         for deleted in self.namespace.registry.delete(entity):
             if isinstance(deleted, QueueEntity):
                 self._dispatcher.close_queues(list(deleted.queues()), deleted.path)
+            if getattr(deleted.description, "authorization_rules", ()):
+                self._tell_rules_changed()
+
+    def _tell_rules_changed(self) -> None:
+        for listener in list(self.rules_listeners):
+            listener()
 
     def counts(self, path: str) -> MessageCounts:
         return self.namespace.counts(path.strip("/"))
@@ -361,6 +370,7 @@ class Broker:
 
     async def set_authorization_rules(self, rules: tuple[AuthorizationRule, ...]) -> None:
         self.namespace.registry.set_authorization_rules(rules)
+        self._tell_rules_changed()
         await self._committed()
 
     async def _committed(self) -> None:

@@ -8,7 +8,7 @@ which has many names.
 Scope. A rule of the namespace covers all entities. A rule of an entity covers that entity and its subscriptions,
 sub-queues and `$management`, but not another entity whose name continues after a slash. A token covers no more than its
 `sr`, a grant no more than the requested audience. A login with a rule's name and key (SASL PLAIN) has the rights of the
-rule.
+rule for `LOGIN_MS`; then it is checked again.
 
 Certificate. Each data folder gets its own authority, once. Clients trust the public `ca.pem`
 (`connection_verify=ca_file`). The private `server.pem` contains the server's certificate and key. The authority's key
@@ -30,7 +30,6 @@ from typing import Protocol
 from urllib.parse import quote_plus, unquote, unquote_plus
 
 from pairbus.embedded.entities.descriptions import (
-    FOREVER_MS,
     MANAGE,
     AuthorizationRule,
     EntityDescription,
@@ -45,6 +44,7 @@ BEARER = "Bearer "
 KEY_BYTES = 32
 MAX_TOKEN_LENGTH = 8_192
 MAX_PATH_SEGMENTS = 32
+LOGIN_MS = 3_600_000
 
 VALID_DAYS = 20 * 365
 # The wildcard is for programs that need a host name per namespace: `contoso.servicebus.localhost`.
@@ -118,7 +118,7 @@ class Authority:
             raise UnauthorizedError("InvalidSignature: The token has an invalid signature or key name.")
         return Grant(path, rights, parsed.expires_ms, entity)
 
-    def login(self, name: str, key: str) -> Iterator[Grant]:
+    def login(self, name: str, key: str, now_ms: int) -> Iterator[Grant]:
         """The grants of a rule's name and key, on all entities. None if they are wrong."""
         places = [("", self._rules.authorization_rules())]
         places += [(entity.name, entity.authorization_rules) for entity in self._rules.list_queues()]
@@ -126,7 +126,7 @@ class Authority:
         for path, rules in places:
             for rule in rules:
                 if rule.key_name.casefold() == name.casefold() and _matches_a_key(rule, key):
-                    yield Grant(entity_path(path), rule.rights, FOREVER_MS, entity_path(path) or None)
+                    yield Grant(entity_path(path), rule.rights, now_ms + LOGIN_MS, entity_path(path) or None)
 
     def _rules_covering(self, path: str) -> Iterator[tuple[str | None, AuthorizationRule]]:
         """The rules that cover the path, each with the entity it belongs to."""

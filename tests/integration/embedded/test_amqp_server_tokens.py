@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from proton.utils import BlockingConnection
 from tests.support.amqp_stage import AmqpStage, data_message, on_stage
 
 from pairbus.amqp.client import ClientConnection
 from pairbus.amqp.outcomes import LinkLostError, TokenRefusedError
+from pairbus.embedded.entities.descriptions import AuthorizationRule, QueueDescription
+from pairbus.embedded.security import LOGIN_MS, Authority
 from pairbus.testing.clock import ManualClock
 
 
@@ -117,5 +123,67 @@ def test_a_link_whose_token_ended_takes_no_message_more(tmp_path: Path) -> None:
         with pytest.raises(LinkLostError):
             await late
         assert stage.broker.counts("orders").active == 1
+
+    on_stage(tmp_path, play)
+
+
+@pytest.mark.parametrize("change", ["remove", "replace"])
+def test_connections_end_with_their_key(tmp_path: Path, change: str) -> None:
+    async def play(stage: AmqpStage) -> None:
+        goes, stays, both = await stage.connect(key_name="sender"), await stage.connect(), await stage.connect()
+        await both.put_token(stage.token("orders-too", "sender"), "sb://localhost/orders-too")
+        lost, kept = await goes.open_sender("orders"), await stays.open_sender("orders")
+        lost_too, kept_too = await both.open_sender("orders-too"), await both.open_receiver("orders")
+        rules = [
+            rule for rule in stage.broker.authorization_rules() if rule.key_name != "sender" or change == "replace"
+        ]
+        rules = [
+            replace(rule, primary_key="x", secondary_key="y") if rule.key_name == "sender" else rule for rule in rules
+        ]
+        await stage.broker.set_authorization_rules(tuple(rules))
+        with pytest.raises(LinkLostError) as ended:
+            await lost.send(data_message(b"x"))
+        assert ended.value.condition == "amqp:unauthorized-access"
+        assert (await goes.lost).condition == "amqp:unauthorized-access"
+        await kept.send(data_message(b"x"))
+        assert len(await kept_too.receive(1)) == 1
+        await lost_too.send(data_message(b"x"))  # the token for the whole namespace still allows it
+
+    on_stage(tmp_path, play)
+
+
+def test_rights_from_a_key_of_an_entity_end_with_the_entity(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        key = stage.broker.authorization_rules()[0].primary_key
+        own = AuthorizationRule("own", frozenset({"Send"}), key, key, 0, 0)
+        await stage.broker.create(QueueDescription("mine", authorization_rules=(own,)))
+        connection = await stage.connect("mine", "own")
+        await connection.open_sender("mine")
+        await stage.broker.delete("mine")
+        await stage.broker.create(QueueDescription("mine"))
+        assert (await connection.lost).condition == "amqp:unauthorized-access"
+
+    on_stage(tmp_path, play)
+
+
+def test_a_login_is_checked_again_after_an_hour(tmp_path: Path) -> None:
+    async def play(stage: AmqpStage) -> None:
+        assert isinstance(stage.clock, ManualClock)
+        rule = next(rule for rule in stage.broker.authorization_rules() if rule.key_name == "listener")
+        (grant,) = Authority(stage.broker).login("listener", rule.primary_key, stage.clock.now_ms())
+        assert grant.expires_ms == stage.clock.now_ms() + LOGIN_MS
+        login: dict[str, Any] = {
+            "user": "listener",
+            "password": rule.primary_key,
+            "allowed_mechs": "PLAIN",
+            "allow_insecure_mechs": True,
+        }
+        url = f"amqp://127.0.0.1:{stage.port}"
+        connection = await asyncio.to_thread(BlockingConnection, url, timeout=20, **login)
+        receiver = await asyncio.to_thread(connection.create_receiver, "orders", credit=1)
+        stage.clock.advance(LOGIN_MS // 1000 + 1)
+        stage.broker.send("orders", [data_message(b"later")], lambda _: None)
+        assert (await asyncio.to_thread(receiver.receive, 20)).body == b"later"
+        await asyncio.to_thread(connection.close)
 
     on_stage(tmp_path, play)

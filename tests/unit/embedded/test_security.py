@@ -150,7 +150,7 @@ def test_an_entitys_key_does_not_reach_an_entity_whose_name_goes_on_behind_a_sla
     token = sign("sb://localhost/contoso/orders", "sender", "primary-sender", LATER_S)
     with pytest.raises(UnauthorizedError, match="InvalidSignature"):
         authority.check(token, "sb://localhost/contoso/orders/archive", NOW_MS)
-    (login,) = authority.login("sender", "primary-sender")
+    (login,) = authority.login("sender", "primary-sender", 0)
     for grant in (authority.check(token, "sb://localhost/contoso/orders", NOW_MS), login):
         assert grant.allows("Contoso/Orders/$management", SEND)
         assert not grant.allows("contoso/orders/archive", SEND)
@@ -213,10 +213,10 @@ def test_malformed_tokens_are_refused(authority: Authority, token: str) -> None:
 
 
 def test_a_name_and_key_allow_what_their_rule_does(authority: Authority) -> None:
-    (root,) = authority.login(ROOT.key_name.upper(), ROOT.secondary_key)
+    (root,) = authority.login(ROOT.key_name.upper(), ROOT.secondary_key, 0)
     assert root.allows("anything", "Manage")
-    (sender,) = authority.login(SENDER.key_name, SENDER.primary_key)
+    (sender,) = authority.login(SENDER.key_name, SENDER.primary_key, 0)
     assert sender.allows("contoso/orders", "Send")
     assert not sender.allows("contoso/orders", "Listen") and not sender.allows("events", "Send")
-    assert list(authority.login(ROOT.key_name, SENDER.primary_key)) == []
-    assert list(authority.login("nobody", ROOT.primary_key)) == []
+    assert list(authority.login(ROOT.key_name, SENDER.primary_key, 0)) == []
+    assert list(authority.login("nobody", ROOT.primary_key, 0)) == []

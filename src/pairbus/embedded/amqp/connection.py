@@ -2,6 +2,8 @@
 
 - A client proves its rights with tokens put to `$cbs`, or with a key at login (SASL PLAIN). A link needs its right,
   Send or Listen, when it opens. When the token expires, the link is detached and the client reconnects with a new one.
+  When keys change, all tokens and logins are checked again: links that lost their right are detached, and a connection
+  without any right left is closed.
 - A refused attach is answered with an empty terminus and a detach that carries the error.
 - Before the first valid token only `$cbs` is open, for a few links with small messages.
 - The bytes a client has sent and the broker has not stored are bounded, for each connection and for all together: above
@@ -112,11 +114,14 @@ class ServerConnection:
         self._authority = services.authority
         self._services = services
         self._grants: dict[str, Grant] = {}
+        self._tokens: dict[str, tuple[str, str]] = {}
+        self._key: tuple[str, str] | None = None
         self._expiry: Alarm | None = None
         self._links: set[Link] = set()
         self._unstored_bytes = 0
         self._holds_reading = False
         self.faults.listen(self._faults_changed)
+        self.broker.rules_listeners.add(self._check_keys)
 
     # --- events of the engine -----------------------------------------------------------------------------
 
@@ -147,6 +152,7 @@ class ServerConnection:
                     link.context.too_large(delivery, size)
             case ConnectionLost():
                 self.faults.unlisten(self._faults_changed)
+                self.broker.rules_listeners.discard(self._check_keys)
                 if self._expiry is not None:
                     self._expiry.cancel()
 
@@ -227,16 +233,24 @@ class ServerConnection:
         if len(self._grants) >= MAX_GRANTS and grant.scope not in self._grants:
             raise UnauthorizedError(f"A connection can hold at most {MAX_GRANTS} tokens. Open another connection.")
         self._grants[grant.scope] = grant
+        self._tokens[grant.scope] = token, audience
         self._proven()
         self._watch_expiry()
 
     def _login(self, name: str, key: str) -> bool:
-        """A client that logs in with a key has the rights of the key for as long as it is connected."""
-        for grant in itertools.islice(self._authority.login(name, key), MAX_GRANTS):
-            self._grants[grant.scope] = grant
+        """A client that logs in with a key has the rights of the key for as long as the key is valid."""
+        self._key = name, key
+        self._grants |= self._login_grants()
         if self._grants:
             self._proven()
+            self._watch_expiry()
         return bool(self._grants)
+
+    def _login_grants(self) -> dict[str, Grant]:
+        if self._key is None:
+            return {}
+        grants = self._authority.login(*self._key, self.broker.clock.now_ms())
+        return {grant.scope: grant for grant in itertools.islice(grants, MAX_GRANTS)}
 
     def _proven(self) -> None:
         self._services.admission.set_proven(self.protocol.transport, True)
@@ -264,18 +278,31 @@ class ServerConnection:
 
     def _expire(self) -> None:
         self._expiry = None
+        self._check_again(AmqpError("amqp:unauthorized-access", "ExpiredToken: The token has expired."))
+
+    def _check_keys(self) -> None:
+        if self._grants:
+            error = AmqpError("amqp:unauthorized-access", "InvalidSignature: The key was removed or replaced.")
+            self._check_again(error)
+            if not self._grants:
+                self.protocol.close(error)
+
+    def _check_again(self, error: AmqpError) -> None:
+        """Keep the rights that the client's key and tokens give now, and detach the links that need others."""
         now_ms = self.broker.clock.now_ms()
-        expired = [scope for scope, grant in self._grants.items() if grant.expires_ms <= now_ms]
-        for scope in expired:
-            del self._grants[scope]
-        if expired:
-            for link in list(self._links):
-                end: LinkEnd | None = link.context
-                if end is not None and end.right is not None and not self._allows(end.path, end.right):
-                    # Closed at once: the client may never answer the detach.
-                    link.context = None
-                    end.closed()
-                    link.close(AmqpError("amqp:unauthorized-access", "ExpiredToken: The token has expired."))
+        self._grants = self._login_grants()
+        for scope, (token, audience) in list(self._tokens.items()):
+            try:
+                self._grants[scope] = self._authority.check(token, audience, now_ms)
+            except UnauthorizedError:
+                del self._tokens[scope]
+        for link in list(self._links):
+            end: LinkEnd | None = link.context
+            if end is not None and end.right is not None and not self._allows(end.path, end.right):
+                # Closed at once: the client may never answer the detach.
+                link.context = None
+                end.closed()
+                link.close(error)
         if self._grants:
             self._watch_expiry()
         else:
