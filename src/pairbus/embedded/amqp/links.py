@@ -384,9 +384,11 @@ class ReceivingLink(LinkEnd):
             return
         delivery.context = "settling"
         fault = self._connection.faults.fault_of(self.path)
-        settle = partial(self._settle, delivery, state)
-        if fault is None or not self._is_held(fault, delivery, settle, lambda error: delivery.settle(Rejected(error))):
-            settle()
+        if fault is not None:
+            settle_late = partial(self._settle, delivery, state)
+            if self._is_held(fault, delivery, settle_late, lambda error: delivery.settle(Rejected(error))):
+                return
+        self._settle(delivery, state)
 
     def _settle(self, delivery: OutgoingDelivery, state: State | None) -> None:
         txn, requested = (state.txn, state.outcome) if isinstance(state, Transactional) else (None, state)
