@@ -103,7 +103,36 @@ class HelpRequested(Exception):  # noqa: N818 - an answer, not a fault
     """A group was called without a command; the text is its help."""
 
 
+def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx)
+        if record is None:
+            continue
+        name, text = record
+        text = _BETWEEN.sub(r"\1 to \2", _AT_LEAST.sub(r"\1 or more", text))
+        if isinstance(param, TyperArgument):
+            sections["Arguments"].append((param.display_name_raw, text))
+        else:
+            sections["Options"].append((name, text))
+    for title, rows in sections.items():
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _format_examples(command: Any, ctx: Any, formatter: Any) -> None:
+    lines = EXAMPLES.get(ctx.command_path.partition(" ")[2], ())
+    if lines:
+        with formatter.section("Examples"):
+            for line in lines:
+                formatter.write(f"  {line}\n")
+
+
 class Command(TyperCommand):
+    format_options = _format_options
+    format_epilog = _format_examples
+
     def __init__(self, name: str | None, **details: Any) -> None:
         super().__init__(name, **details)
         own = {option for param in self.params for option in param.opts}
@@ -113,12 +142,6 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(_usage(param) for param in self.params if isinstance(param, TyperArgument))]
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        _format_options(self, ctx, formatter)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        _format_examples(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -154,8 +177,7 @@ class Group(TyperGroup):
         _format_options(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        _format_examples(ctx, formatter)
+    format_epilog = _format_examples
 
 
 def use_own_classes(app: typer.Typer) -> None:
@@ -260,29 +282,3 @@ def _usage(param: Any) -> str:
     if param.nargs != 1 and not name.endswith("..."):
         name += "..."
     return name if param.required or name.startswith("[") else f"[{name}]"
-
-
-def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
-    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    for param in command.get_params(ctx):
-        record = param.get_help_record(ctx)
-        if record is None:
-            continue
-        name, text = record
-        text = _BETWEEN.sub(r"\1 to \2", _AT_LEAST.sub(r"\1 or more", text))
-        if isinstance(param, TyperArgument):
-            sections["Arguments"].append((param.display_name_raw, text))
-        else:
-            sections["Options"].append((name, text))
-    for title, rows in sections.items():
-        if rows:
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-
-def _format_examples(ctx: Any, formatter: Any) -> None:
-    lines = EXAMPLES.get(ctx.command_path.partition(" ")[2], ())
-    if lines:
-        with formatter.section("Examples"):
-            for line in lines:
-                formatter.write(f"  {line}\n")

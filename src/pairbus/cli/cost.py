@@ -10,7 +10,7 @@ import typer
 
 from pairbus.cli.foreground import with_spark
 from pairbus.cli.options import PlanName, TariffFile, TariffName, read_tariffs
-from pairbus.cli.output import Refusal, counted, remark
+from pairbus.cli.output import Refusal, counted, print_json, remark
 
 FleetFile = Annotated[
     Path,
@@ -92,7 +92,7 @@ def estimate(
     except ValueError as error:
         raise Refusal(str(error)) from error
     if as_json:
-        _print_json(result)
+        print_json(result)
         return
     _print_table(
         ("cause", "namespace", "per hour", "per day", "30 days"),
@@ -152,7 +152,7 @@ def _simulate(file: Path, runs: int | None, tariff_file: Path | None, as_json: b
     remark(f"Simulating {combinations} of options on Spark, {counted(plan.runs, 'run')} each …")
     results = with_spark(run)
     if as_json:
-        _print_json(results)
+        print_json(results)
         return
     varied = [name for name in results[0]["options"] if len({result["options"][name] for result in results}) > 1]
     for result in results:
@@ -183,12 +183,6 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) or value == int(value) else f"{value:,.6g}"
-
-
-def _print_json(value: Any) -> None:
-    import msgspec
-
-    typer.echo(msgspec.json.encode(value).decode())
 
 
 def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

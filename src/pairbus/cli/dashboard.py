@@ -141,6 +141,7 @@ async def _serve(
 @contextlib.contextmanager
 def _token_file(state_folder: Path, listener: socket.socket, token: str | None) -> Iterator[Path | None]:
     """Keep the token in a private file while the page is served."""
+
     if token is None:
         yield None
         return

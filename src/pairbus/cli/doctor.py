@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,7 +67,7 @@ def doctor(
         raise Refusal(str(error)) from error
     healthy = not any(finding.status is Status.FAILED for finding in findings)
     if as_json:
-        print_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
+        print_json({"healthy": healthy, "findings": findings})
     return DONE if healthy else ANSWER_IS_NO
 
 

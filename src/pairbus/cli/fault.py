@@ -91,15 +91,12 @@ def fault(
 
 
 def _connection_string(server: str) -> str:
-    from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, running_servers
+    from pairbus.embedded.running import RunningServer, running_servers
 
     if looks_like_connection_string(server):
         return server
-    path = Path(server)
     try:
-        if path.is_dir() and (path / DATA_FOLDER_FILE).exists():
-            path = path / DATA_FOLDER_FILE
-        described = RunningServer.read(path) if path.is_file() else None
+        described = RunningServer.find(Path(server))
     except (OSError, ValueError) as error:
         raise Refusal(f"'{server[:60]}' is not a ready file: {error}") from error
     if described is not None:

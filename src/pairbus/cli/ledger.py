@@ -21,7 +21,7 @@ from pairbus.cli.options import (
     namespace_of_secondary,
     read_pricing,
 )
-from pairbus.cli.output import ANSWER_IS_NO, DONE, Refusal, counted, plain, remark
+from pairbus.cli.output import ANSWER_IS_NO, DONE, Refusal, counted, plain, print_json, remark
 
 if TYPE_CHECKING:
     from pairbus.pipeline.build import BuildResult
@@ -69,9 +69,7 @@ def build(
 
     result = with_spark(run)
     if as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(result).decode())
+        print_json(result)
         return
     typer.echo(
         f"Read {counted(result.new_files, 'new file')} with {counted(result.records, 'record')}, "

@@ -186,17 +186,13 @@ def _environment(option: str, variable: str) -> str:
 
 def _embedded(value: str) -> RunningServer | None:
     """An embedded namespace by ready file, data folder or name. It may have been killed, and may come back."""
-    from pairbus.embedded.running import DATA_FOLDER_FILE, RunningServer, known_servers
+    from pairbus.embedded.running import RunningServer, known_servers
 
-    path = Path(value)
-    if path.is_dir() and (path / DATA_FOLDER_FILE).exists():
-        path = path / DATA_FOLDER_FILE
-    if path.is_file():
-        try:
-            return RunningServer.read(path)
-        except ValueError:
-            return None  # the file holds a connection string
-    return next((server for server in known_servers() if server.name.casefold() == value.casefold()), None)
+    try:
+        described = RunningServer.find(Path(value))
+    except ValueError:
+        return None  # the file holds a connection string
+    return described or next((server for server in known_servers() if server.name.casefold() == value.casefold()), None)
 
 
 def _is_stopped_folder(folder: Path) -> bool:

@@ -84,7 +84,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value))
+    """Print dataclasses, structs and plain values."""
+    import msgspec
+
+    typer.echo(json.dumps(msgspec.to_builtins(value)))
 
 
 def print_rows(rows: Sequence[Any], *, as_json: bool) -> None:

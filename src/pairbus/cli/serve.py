@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,7 +130,7 @@ async def _describe_until(
                 raise Refusal(f"Cannot write {path}: {error.strerror}.") from error
         for entry in running:
             if as_json:
-                print_json(asdict(entry))
+                print_json(entry)
             elif not is_quiet():
                 typer.echo(f"{entry.name} accepts connections on port {entry.port}. Ctrl-C stops it.")
                 typer.echo(f"Connection string: {entry.connection_string}")

@@ -57,15 +57,16 @@ class DemoStatus:
 
 
 class PlainNarrator:
-    """Prints lines of text, for files and pipes."""
+    """Prints lines of text, for files and pipes; nothing without an output."""
 
-    def __init__(self, output: TextIO) -> None:
+    def __init__(self, output: TextIO | None) -> None:
         self._output = output
         self._began = self._shown_at = time.monotonic()
 
     def say(self, sentence: str) -> None:
-        self._output.write(f"{_seconds(self._began)}  {sentence}\n")
-        self._output.flush()
+        if self._output is not None:
+            self._output.write(f"{_seconds(self._began)}  {sentence}\n")
+            self._output.flush()
 
     def show(self, status: DemoStatus) -> None:
         if time.monotonic() >= self._shown_at + LINE_EVERY_SECONDS:
@@ -96,23 +97,10 @@ class LiveNarrator:
         return self._live
 
 
-class QuietNarrator:
-    """Prints nothing."""
-
-    def say(self, sentence: str) -> None:
-        pass
-
-    def show(self, status: DemoStatus) -> None:
-        pass
-
-    def watching(self) -> Any:
-        return nullcontext()
+Narrator = PlainNarrator | LiveNarrator
 
 
-Narrator = PlainNarrator | LiveNarrator | QuietNarrator
-
-
-def narrator() -> PlainNarrator | LiveNarrator:
+def narrator() -> Narrator:
     """The narrator that fits standard output."""
     console = Console(highlight=False)
     if sys.stdout.isatty() and not console.is_dumb_terminal:

@@ -23,10 +23,10 @@ from azure.servicebus.management import SqlRuleFilter
 from pairbus import EntityState
 from pairbus.aio import SendAvailabilityPairedNamespaceOptions, pair_namespace
 from pairbus.demo.counting import Cost, DemoResult, conclude, count
-from pairbus.demo.display import DemoStatus, EntityStatus, Narrator, QuietNarrator, narrator
+from pairbus.demo.display import DemoStatus, EntityStatus, Narrator, PlainNarrator, narrator
 from pairbus.demo.fleet import CARTS, DESTINATIONS, ENTITIES, ORDERS, PRICES, parcel
 from pairbus.drill.census import Census, Destination, take_census
-from pairbus.drill.scenario import DrillEntity, FaultAction, SendAction
+from pairbus.drill.scenario import FaultAction, SendAction
 from pairbus.drill.senders import Senders
 from pairbus.drill.stage import EmbeddedStage, embedded_stage
 from pairbus.errors import UsageError
@@ -77,7 +77,7 @@ def run(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path =
     """
     logging.basicConfig(level=logging.CRITICAL)  # the narrator says what matters
     result_voice = narrator()
-    voice: Narrator = QuietNarrator() if quiet else result_voice
+    voice = PlainNarrator(None) if quiet else result_voice
     with ExitStack() as stack:
         spark = stack.enter_context(_spark_in_background())
         folder = _folder(output, keep, stack)
@@ -295,14 +295,15 @@ class _Story:
                     continue  # the primary is down: the last counts stay
 
     def _status(self) -> DemoStatus:
-        return DemoStatus(tuple(self._entity_status(entity) for entity in ENTITIES), self._backlog)
+        def arrived(entity: str) -> tuple[tuple[str, int], ...]:
+            names = (target.name for target in DESTINATIONS if target.entity == entity)
+            return tuple((name, self._arrived.get(name, 0)) for name in names)
 
-    def _entity_status(self, entity: DrillEntity) -> EntityStatus:
-        arrived = (
-            (target.name, self._arrived.get(target.name, 0)) for target in DESTINATIONS if target.entity == entity.name
+        names = [entity.name for entity in ENTITIES]
+        entities = (
+            EntityStatus(name, self._paired.state(name), self._senders.accepted(name), arrived(name)) for name in names
         )
-        name = entity.name
-        return EntityStatus(name, self._paired.state(name), self._senders.accepted(name), tuple(arrived))
+        return DemoStatus(tuple(entities), self._backlog)
 
 
 async def _create_entities(stage: EmbeddedStage) -> None:

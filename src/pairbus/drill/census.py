@@ -21,7 +21,6 @@ from pairbus.syphon.namespaces import Namespace
 
 PEEK_BATCH = 100
 MAX_PARALLEL_LOOKS = 16
-ALL = 10**9
 READ_BATCH = 1000
 MAX_SPOOL_BYTES = 2**40
 
@@ -142,7 +141,7 @@ async def _peek_all(receiver: Any) -> AsyncIterator[str]:
 
 
 async def _peek_backlog(secondary: Namespace, path: str) -> AsyncIterator[str]:
-    async for message in peek(secondary, path, ALL):
+    async for message in peek(secondary, path):
         yield str(message.message_id)
 
 

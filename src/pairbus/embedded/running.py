@@ -46,6 +46,13 @@ class RunningServer:
         replace_private(path, b"".join(msgspec.json.encode(server) + b"\n" for server in servers), durable=True)
 
     @classmethod
+    def find(cls, path: Path) -> RunningServer | None:
+        """The server that a ready file or a data folder describes, if there is one. Raises like `read`."""
+        if path.is_dir() and (path / DATA_FOLDER_FILE).exists():
+            path = path / DATA_FOLDER_FILE
+        return cls.read(path) if path.is_file() else None
+
+    @classmethod
     def read(cls, path: Path) -> RunningServer:
         """Read the first server described at `path`. Raises OSError, or ValueError if it is invalid."""
         try:

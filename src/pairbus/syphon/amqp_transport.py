@@ -41,8 +41,6 @@ _UUID_ARRAY = 0x98
 _MAX_DESCRIPTION = 4096
 _ASSUMED_LOCK_SECONDS = 20.0
 _LONGEST_LOCK_SECONDS = 310.0
-_Reasons = asyncio.Future[list[AmqpError | None]]
-_Settling = tuple[list[Delivery], list[Delivery], _Reasons]
 _RELEASED = Released()
 _ACCEPTED = Accepted()
 
@@ -159,25 +157,19 @@ class AmqpReceiver:
         return await self._settle(deliveries, _RELEASED)
 
     async def dead_letter(self, letters: Sequence[DeadLetter]) -> list[Delivery]:
-        settlements = [self._start_settling([letter.delivery], _dead_letter_state(letter)) for letter in letters]
-        return [delivery for settlement in settlements for delivery in await self._unsettled(*settlement)]
+        settling = [self._settle([letter.delivery], _dead_letter_state(letter)) for letter in letters]
+        return [delivery for unsettled in await asyncio.gather(*settling) for delivery in unsettled]
 
     async def _settle(self, deliveries: Sequence[Delivery], state: State) -> list[Delivery]:
-        return await self._unsettled(*self._start_settling(deliveries, state))
-
-    def _start_settling(self, deliveries: Sequence[Delivery], state: State) -> _Settling:
+        """Settle them and return the deliveries that could not be settled."""
         # Deliveries of an earlier link cannot be settled: their locks expire and they come again.
         ours = [delivery for delivery in deliveries if self._is_ours(delivery)]
         others = [delivery for delivery in deliveries if delivery not in ours] if len(ours) < len(deliveries) else []
-        return ours, others, self._link.settle([delivery.handle for delivery in ours], state)
-
-    async def _unsettled(self, ours: list[Delivery], others: list[Delivery], reasons: _Reasons) -> list[Delivery]:
-        """Wait for a settlement and return the deliveries that could not be settled."""
         try:
-            settled = zip(ours, await reasons, strict=True)
+            reasons = await self._link.settle([delivery.handle for delivery in ours], state)
         except LinkLostError as error:
             raise _receiver_lost(error) from error
-        return others + [delivery for delivery, reason in settled if reason is not None]
+        return others + [delivery for delivery, reason in zip(ours, reasons, strict=True) if reason is not None]
 
     def _is_ours(self, delivery: Delivery) -> bool:
         return delivery.handle.delivery.link is self._link.link

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from azure.core.exceptions import ResourceNotFoundError
 
@@ -16,9 +15,6 @@ from pairbus import envelope
 from pairbus.amqp.message import read_facts, read_stamps
 from pairbus.pairing.options import backlog_path
 from pairbus.syphon.namespaces import Namespace, NamespaceError, administering
-
-if TYPE_CHECKING:
-    from pairbus.syphon.amqp_transport import AmqpReceiver
 
 DEAD_LETTERS = "/$DeadLetterQueue"
 PEEK_LIMIT = 100
@@ -34,10 +30,18 @@ class NoBacklogError(NamespaceError):
 
 async def list_backlog_queues(secondary: Namespace, primary_name: str) -> list[str]:
     """The backlog queues of this primary that exist in the secondary, by number."""
-    pattern = re.compile(re.escape(backlog_path(primary_name, 0)[:-1]) + r"(0|[1-9][0-9]*)", re.IGNORECASE)
+    return (await _backlogs(secondary, primary_name)).get(primary_name.lower(), [])
+
+
+async def _backlogs(secondary: Namespace, primary_name: str) -> dict[str, list[str]]:
+    """The backlog queues of every primary in the secondary, by number; the names are in lower case."""
+    pattern = re.compile("(.+)" + re.escape(backlog_path("-", 0)[1:-1]) + "(0|[1-9][0-9]*)", re.IGNORECASE)
     async with administering(secondary, f"Listing the backlog queues of {primary_name!r}") as admin:
         matches = [match async for queue in admin.list_queues() if (match := pattern.fullmatch(queue.name))]
-    return [match[0] for match in sorted(matches, key=lambda match: int(match[1]))]
+    backlogs: dict[str, list[str]] = {}
+    for match in sorted(matches, key=lambda match: int(match[2])):
+        backlogs.setdefault(match[1].lower(), []).append(match[0])
+    return backlogs
 
 
 async def extra_queues(secondary: Namespace, primary_name: str, numbers: Iterable[int]) -> list[str]:
@@ -76,10 +80,12 @@ async def count_waiting(secondary: Namespace, queues: Iterable[str]) -> dict[str
 async def no_backlog(secondary: Namespace, primary_name: str, numbers: Collection[int] = ()) -> NoBacklogError:
     """The error for backlog queues that do not exist. It names existing ones, if the credential may list them."""
     try:
-        ours = [queue.rpartition("/")[2] for queue in await list_backlog_queues(secondary, primary_name)]
-        others = [] if ours else await _names_in_use(secondary)
+        backlogs = await _backlogs(secondary, primary_name)
     except NamespaceError:
-        ours, others = [], []
+        backlogs = {}
+    ours = [queue.rpartition("/")[2] for queue in backlogs.pop(primary_name.lower(), ())]
+    # As the first queue of each spells it.
+    others = [] if ours else sorted(queues[0].rsplit("/", 2)[0] for queues in backlogs.values())
     if ours and numbers:
         requested = _enumerated([str(number) for number in numbers])
         missing = f"queue {requested} does not exist" if len(numbers) == 1 else f"queues {requested} do not exist"
@@ -87,14 +93,6 @@ async def no_backlog(secondary: Namespace, primary_name: str, numbers: Collectio
         return NoBacklogError(f"Backlog {missing}; {there} {_enumerated(ours)}.")
     hint = f"; there are some of {_enumerated([repr(name) for name in others[:_NAMES_SHOWN]])}" if others else ""
     return NoBacklogError(f"No backlog queue of {primary_name!r} exists in the secondary{hint}.")
-
-
-async def _names_in_use(secondary: Namespace) -> list[str]:
-    """The names of the primaries that have backlog queues in this secondary."""
-    path = re.compile("(.+)" + re.escape(backlog_path("-", 0)[1:-1]) + "[0-9]+", re.IGNORECASE)
-    async with administering(secondary, "Listing the backlog queues") as admin:
-        names = {match[1] async for queue in admin.list_queues() if (match := path.fullmatch(queue.name))}
-    return sorted(names)
 
 
 def _enumerated(words: list[str]) -> str:
@@ -164,29 +162,20 @@ async def list_queues(
     return described
 
 
-async def peek(secondary: Namespace, path: str, count: int, from_number: int = 0) -> AsyncIterator[Waiting]:
+async def peek(secondary: Namespace, path: str, count: float = math.inf) -> AsyncIterator[Waiting]:
     """The oldest messages of a backlog queue, or of its dead-letter queue if the path ends with `DEAD_LETTERS`."""
     from pairbus.syphon.amqp_transport import AmqpTransport
 
     receiver = await AmqpTransport(secondary, secondary).open_receiver(path)
     try:
-        async for raw in peek_raws(receiver, count, from_number):
-            yield describe(path.removesuffix(DEAD_LETTERS), raw)
+        seen = from_number = 0
+        while seen < count and (raws := await receiver.peek_raw(from_number, int(min(PEEK_LIMIT, count - seen)))):
+            for raw in raws:
+                yield describe(path.removesuffix(DEAD_LETTERS), raw)
+            seen += len(raws)
+            from_number = read_stamps(raws[-1]).sequence_number + 1
     finally:
         await receiver.close()
-
-
-async def peek_raws(receiver: AmqpReceiver, count: float = math.inf, from_number: int = 0) -> AsyncIterator[bytes]:
-    """The oldest `count` messages, or all of them."""
-    seen = 0
-    while seen < count:
-        raws = await receiver.peek_raw(from_number, int(min(PEEK_LIMIT, count - seen)))
-        if not raws:
-            return
-        for raw in raws:
-            yield raw
-        seen += len(raws)
-        from_number = read_stamps(raws[-1]).sequence_number + 1
 
 
 def describe(queue: str, raw: bytes) -> Waiting:

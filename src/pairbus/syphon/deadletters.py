@@ -14,7 +14,7 @@ from typing import Any
 from pairbus import envelope
 from pairbus.ledger import LedgerWriter, Operation
 from pairbus.syphon.amqp_transport import AmqpReceiver, AmqpTransport
-from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_queues, peek_raws
+from pairbus.syphon.backlog import DEAD_LETTERS, Waiting, describe, existing_queues, peek
 from pairbus.syphon.deliveries import Delivery
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.outcomes import DurableRecords, Logbook
@@ -27,15 +27,8 @@ _EMPTY_SECONDS = 1.0
 
 async def dead_letters(secondary: Namespace, primary_name: str) -> list[Waiting]:
     """The dead letters of all backlog queues of this primary, oldest first within a queue."""
-    transport = AmqpTransport(secondary, secondary)
-    letters: list[Waiting] = []
-    for queue in await existing_queues(secondary, primary_name):
-        receiver = await transport.open_receiver(queue + DEAD_LETTERS)
-        try:
-            letters += [describe(queue, raw) async for raw in peek_raws(receiver)]
-        finally:
-            await receiver.close()
-    return letters
+    queues = await existing_queues(secondary, primary_name)
+    return [letter for queue in queues async for letter in peek(secondary, queue + DEAD_LETTERS)]
 
 
 async def resubmit(

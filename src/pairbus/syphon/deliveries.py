@@ -97,16 +97,15 @@ class DeadLetter:
     expired: bool = False
 
 
+_REASONS: dict[type[Exception], str] = {
+    DestinationMissingError: "DestinationMissing",
+    AliasError: "AliasUnreadable",
+    PartError: "PartUnusable",
+}
+
+
 def unreadable(delivery: Delivery, error: Exception) -> DeadLetter:
-    match error:
-        case DestinationMissingError():
-            reason = "DestinationMissing"
-        case AliasError():
-            reason = "AliasUnreadable"
-        case PartError():
-            reason = "PartUnusable"
-        case _:
-            reason = "MessageUnreadable"
+    reason = _REASONS.get(type(error), "MessageUnreadable")
     return DeadLetter(delivery, reason, str(error) or type(error).__name__)
 
 

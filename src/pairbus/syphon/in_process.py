@@ -68,19 +68,10 @@ class PairWatch:
         self.stop_syphon()
 
     def _watched(self, name: str, close: Callable[[], Any]) -> Callable[[], Any]:
-        if inspect.iscoroutinefunction(close):
-
-            @functools.wraps(close)
-            async def closed_aio() -> None:
-                self.failed(name, "it was closed")
-                await close()
-
-            return closed_aio
-
         @functools.wraps(close)
-        def closed() -> None:
+        def closed() -> Any:
             self.failed(name, "it was closed")
-            close()
+            return close()  # a coroutine, if it is an aio client
 
         return closed
 

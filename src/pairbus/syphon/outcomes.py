@@ -123,11 +123,11 @@ class Logbook:
         self.counts.receives += 1
         self.counts.received += len(deliveries)
         self.counts.empty_receives += not deliveries
-        self._record_look(Operation.RECEIVE, [delivery.message for delivery in deliveries], seconds)
+        self._record_each(Operation.RECEIVE, [delivery.message for delivery in deliveries], seconds)
 
     def peeked(self, peeked: Sequence[Peeked], seconds: float) -> None:
         self.counts.peeks += 1
-        self._record_look(Operation.PEEK, peeked, seconds)
+        self._record_each(Operation.PEEK, peeked, seconds)
 
     def sent(self, destination: str, items: Sequence[Item], error: SendError | None, seconds: float) -> None:
         sizes = [item.message.size for item in items]
@@ -203,20 +203,17 @@ class Logbook:
         lost_numbers = {delivery.sequence_number for delivery in lost}
         released = [delivery.message for delivery in deliveries if delivery.sequence_number not in lost_numbers]
         self.counts.released += len(released)
-        self._record_each(Operation.ABANDON, released)
-
-    def _record_look(self, operation: Operation, messages: Sequence[BacklogMessage | Peeked], seconds: float) -> None:
-        if messages:
-            self._record_each(operation, messages, seconds)
-        else:
-            self.record(operation, [None], outcome=Outcome.EMPTY, seconds=seconds)
+        if released:
+            self._record_each(Operation.ABANDON, released)
 
     def _record_each(
         self, operation: Operation, messages: Sequence[BacklogMessage | Peeked], seconds: float = 0.0
     ) -> None:
-        """One record per destination, because the destination is part of a message's identity."""
+        """One record per destination, which is part of a message's identity. No messages: that nothing was found."""
         if not self._records:
             return
+        if not messages:
+            self.record(operation, [None], outcome=Outcome.EMPTY, seconds=seconds)
         by_destination: dict[str, list[BacklogMessage | Peeked]] = {}
         for message in messages:
             by_destination.setdefault(message.destination or "", []).append(message)

@@ -253,9 +253,6 @@ class Lane:
             items.append(waiting.popleft())
         return items
 
-    def put_back(self, items: tuple[Item, ...]) -> None:
-        self.waiting.extendleft(reversed(items))
-
     def hold_all_but_first(self) -> int:
         """Keep only the locks of the messages behind the first one; returns how many bytes that frees."""
         freed = 0
@@ -289,6 +286,7 @@ class Planner:
     in_hand: int = 0
     in_hand_bytes: int = 0
     is_stopping: bool = False
+    """Receive nothing more; finish what can be finished now, release the rest."""
     accepted_at: dict[str, float] = field(default_factory=dict)
     """When each destination last took a message from us."""
     _parts: PartsBin = field(init=False)
@@ -526,13 +524,6 @@ class Planner:
         self._is_peeking = False
         self._actions = [action for action in self._actions if not isinstance(action, Complete | Release | Bury | Peek)]
 
-    def stop(self) -> None:
-        """Receive nothing more; finish what can be finished now, release the rest."""
-        self.is_stopping = True
-
-    def resume(self) -> None:
-        self.is_stopping = False
-
     # --- actions and deadlines --------------------------------------------------------------------------------
 
     def due(self, now: float, now_ms: int, draw: float) -> list[Action]:
@@ -677,7 +668,7 @@ class Planner:
     def _put_back(self, lane: Lane, send: SendBatch) -> None:
         # After the receiver was lost we no longer hold them: they are delivered again.
         ours = tuple(item for item in send.items if all(d.sequence_number in self._mine for d in item.deliveries))
-        lane.put_back(ours)
+        lane.waiting.extendleft(reversed(ours))
         for item in send.items:
             if item not in ours:
                 self._count(item, -1)

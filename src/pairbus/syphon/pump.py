@@ -163,18 +163,17 @@ class Pump:
     def stop(self) -> None:
         """Finish the messages in hand and end."""
         self._is_stopped = True
-        self.planner.stop()
+        self.planner.is_stopping = True
         self._wake.set()
 
     def pause(self) -> None:
         self._is_paused = True
-        self.planner.stop()
+        self.planner.is_stopping = True
         self._wake.set()
 
     def resume(self) -> None:
         self._is_paused = False
-        if not self._is_stopped:
-            self.planner.resume()
+        self.planner.is_stopping = self._is_stopped
         self._wake.set()
 
     async def run(self, *, once: bool = False) -> None:

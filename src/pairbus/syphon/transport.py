@@ -93,17 +93,14 @@ class BacklogReceiver(Protocol):
 
     async def receive(self, limit: int, wait: float) -> list[Delivery]:
         """Wait up to `wait` seconds for a message, then return up to `limit`."""
-        ...
 
     async def quiet(self) -> list[Delivery]:
         """Stop requesting messages and return those that arrived unrequested."""
-        ...
 
     async def complete(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
 
     async def complete_together(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Complete all of them or none, even if this process dies meanwhile."""
-        ...
 
     async def release(self, deliveries: Sequence[Delivery]) -> list[Delivery]: ...
 
@@ -111,11 +108,9 @@ class BacklogReceiver(Protocol):
 
     async def renew(self, deliveries: Sequence[Delivery]) -> tuple[float, list[Delivery]]:
         """Renew the locks. Return the time to renew again, on the loop's clock, and the deliveries without a lock."""
-        ...
 
     async def peek(self, from_number: int, count: int) -> list[Peeked]:
         """Return messages from this sequence number on, including locked ones."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -125,14 +120,11 @@ class Transport(Protocol):
 
     async def open_receiver(self, queue: str) -> BacklogReceiver:
         """Raises `ReceiverLostError`."""
-        ...
 
     async def send(self, destination: str, raws: Sequence[bytes]) -> None:
         """Send the messages as one batch. Raises `SendError`."""
-        ...
 
     async def reachable(self) -> bool:
         """Whether the primary answers at all, whatever the state of its entities."""
-        ...
 
     async def close(self) -> None: ...

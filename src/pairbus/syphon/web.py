@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import fields
 
 from aiohttp import web
@@ -18,9 +18,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from pairbus.syphon.outcomes import Counts
-from pairbus.syphon.service import Syphon
+from pairbus.syphon.service import QueueState, Syphon
 
 _LOST = ("connecting", "missing")
+_GAUGES: dict[str, tuple[str, Callable[[QueueState], float]]] = {
+    "in_hand": ("messages in hand", lambda queue: queue.in_hand),
+    "held": ("locked messages of paused destinations", lambda queue: queue.held),
+    "queue_up": ("1: the backlog queue is reachable", lambda queue: queue.state not in _LOST),
+}
 
 
 class SyphonCollector(Collector):
@@ -38,10 +43,10 @@ class SyphonCollector(Collector):
             for queue in state.queues:
                 counter.add_metric([queue.queue], getattr(queue.counts, field.name))
             yield counter
-        for name, text in (("in_hand", "messages in hand"), ("held", "locked messages of paused destinations")):
+        for name, (text, measure) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"pairbus_syphon_{name}", text, labels=["queue"])
             for queue in state.queues:
-                gauge.add_metric([queue.queue], getattr(queue, name))
+                gauge.add_metric([queue.queue], measure(queue))
             yield gauge
         paused = GaugeMetricFamily(
             "pairbus_syphon_destination_pause_seconds",
@@ -52,16 +57,16 @@ class SyphonCollector(Collector):
             for destination in queue.paused:
                 paused.add_metric([queue.queue, destination.destination], destination.seconds_left)
         yield paused
-        up = GaugeMetricFamily("pairbus_syphon_queue_up", "1: the backlog queue is reachable", labels=["queue"])
-        for queue in state.queues:
-            up.add_metric([queue.queue], float(queue.state not in _LOST))
-        yield up
 
 
 @contextlib.asynccontextmanager
 async def health_and_metrics(syphon: Syphon, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the context lasts; yields the port. Raises OSError if the port is in use."""
-    if not _is_loopback(host):
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
         raise ValueError(f"The address {host!r} is not a loopback address; use 127.0.0.1, ::1 or localhost.")
     registry = CollectorRegistry()
     registry.register(SyphonCollector(syphon))
@@ -84,12 +89,3 @@ async def health_and_metrics(syphon: Syphon, host: str, port: int) -> AsyncItera
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from pairbus import EntityState
-from pairbus.demo.display import DemoStatus, EntityStatus, LiveNarrator, PlainNarrator, QuietNarrator, narrator
+from pairbus.demo.display import DemoStatus, EntityStatus, LiveNarrator, PlainNarrator, narrator
 
 STATUS = DemoStatus(
     (
@@ -50,7 +50,7 @@ def test_a_terminal_gets_a_table_below_the_sentences() -> None:
 
 
 def test_a_quiet_narrator_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    quiet = QuietNarrator()
+    quiet = PlainNarrator(None)
     with quiet.watching():
         quiet.show(STATUS)
         quiet.say("Killed the primary.")

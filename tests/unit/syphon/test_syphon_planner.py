@@ -189,10 +189,10 @@ def test_a_message_that_was_only_joined_is_not_taken_for_home() -> None:
     planner = planner_at_the_head()
     planner.arrived([delivery(1, content=parts[0]), delivery(2, content=parts[1])], 0.0)
     planner.sent(only_send(planner), DOWN, 0.0, 0.0)
-    planner.stop()
+    planner.is_stopping = True
     (release,) = due(planner)
     assert isinstance(release, Release)
-    planner.resume()
+    planner.is_stopping = False
     planner.arrived([delivery(1, content=parts[0]), delivery(2, content=parts[1])], 10.0)
     send = only_send(planner, 10.0)
     assert len(send.items[0].deliveries) == 2
