@@ -106,7 +106,9 @@ def namespace(option: str, value: str | None, variable: str) -> Namespace:
     verify = settings.ca_file()
     try:
         if value.startswith("env:"):
-            return Namespace.parse(_environment(option, value[4:]), connection_verify=verify)
+            if not os.environ.get(value[4:]):
+                raise Refusal(f"{option} names the environment variable '{value[4:]}', which is not set: set it.")
+            return Namespace.parse(os.environ[value[4:]], connection_verify=verify)
         if looks_like_connection_string(value):
             remark(
                 f"{option}: every user of this machine can read a connection string on the command line; use a file."
@@ -175,13 +177,6 @@ def looks_like_connection_string(text: str) -> bool:
     """Whether the text is a connection string, perhaps misspelt. Then no message may show it."""
     folded = text.casefold()
     return "sharedaccess" in folded or "endpoint=" in folded or (";" in text and "=" in text)
-
-
-def _environment(option: str, variable: str) -> str:
-    value = os.environ.get(variable)
-    if not value:
-        raise Refusal(f"{option} names the environment variable '{variable}', which is not set: set it.")
-    return value
 
 
 def _embedded(value: str) -> RunningServer | None:

@@ -80,7 +80,10 @@ def run(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path =
     voice = PlainNarrator(None) if quiet else result_voice
     with ExitStack() as stack:
         spark = stack.enter_context(_spark_in_background())
-        folder = _folder(output, keep, stack)
+        if keep:
+            folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y-%m-%d-%H%M%S-"), dir=output))
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pairbus-demo-")))
         ledger, tables, page = folder / "ledger", folder / "ledger-tables", output / REPORT
         voice.say("Starting two namespaces as processes: contoso (primary) and contoso-standby (secondary).")
         result = asyncio.run(_play(voice, folder, ledger, plan, spark))
@@ -102,13 +105,6 @@ def run(plan: Script, *, keep: bool = False, quiet: bool = False, output: Path =
             f"Kept: {folder.absolute()} (pairbus ledger report {ledger}; pairbus serve contoso --data {folder}/contoso)"
         )
     return code
-
-
-def _folder(output: Path, keep: bool, stack: ExitStack) -> Path:
-    """The folder of the namespaces and the ledger: temporary, or kept under a name of its own."""
-    if keep:
-        return Path(tempfile.mkdtemp(prefix=time.strftime("%Y-%m-%d-%H%M%S-"), dir=output))
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pairbus-demo-")))
 
 
 async def _play(voice: Narrator, folder: Path, ledger: Path, plan: Script, spark: Future[Any]) -> DemoResult:

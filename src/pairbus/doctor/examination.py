@@ -37,41 +37,29 @@ async def examine(
     yield checks.check_packages()
     yield checks.check_java()
     yield checks.check_port(port)
-    async for finding in _examine_primary(primary, entity):
-        yield finding
-    async for finding in _examine_secondary(secondary, primary_name, queues):
-        yield finding
+    for role, namespace, needs in (
+        ("primary", primary, ("primary rights",)),
+        ("secondary", secondary, ("secondary rights", "backlog queues")),
+    ):
+        if namespace is None:
+            yield skipped(role, "not named", f"name it with --{role} or PAIRBUS_{role.upper()}")
+            continue
+        reached = True
+        async for finding in _examine_connection(role, namespace):
+            reached = reached and finding.status is not Status.FAILED
+            yield finding
+        if not reached or isinstance(namespace, Finding):
+            for check in needs:
+                yield skipped(check, NOT_REACHED)
+        elif role == "primary":
+            rights = await _find_rights(namespace, entity)
+            yield _judge_rights("primary rights", rights, needed=(SEND,), option="--entity")
+        else:
+            async for finding in _examine_secondary(namespace, primary_name, queues):
+                yield finding
 
 
-async def _examine_primary(primary: Namespace | Finding | None, entity: str | None) -> AsyncIterator[Finding]:
-    if primary is None:
-        yield skipped("primary", "not named", "name it with --primary or PAIRBUS_PRIMARY")
-        return
-    reached = True
-    async for finding in _examine_connection("primary", primary):
-        reached = reached and finding.status is not Status.FAILED
-        yield finding
-    if not reached or isinstance(primary, Finding):
-        yield skipped("primary rights", NOT_REACHED)
-        return
-    rights = await _find_rights(primary, entity)
-    yield _judge_rights("primary rights", rights, needed=(SEND,), option="--entity")
-
-
-async def _examine_secondary(
-    secondary: Namespace | Finding | None, name: str | None, queues: Collection[int]
-) -> AsyncIterator[Finding]:
-    if secondary is None:
-        yield skipped("secondary", "not named", "name it with --secondary or PAIRBUS_SECONDARY")
-        return
-    reached = True
-    async for finding in _examine_connection("secondary", secondary):
-        reached = reached and finding.status is not Status.FAILED
-        yield finding
-    if not reached or isinstance(secondary, Finding):
-        yield skipped("secondary rights", NOT_REACHED)
-        yield skipped("backlog queues", NOT_REACHED)
-        return
+async def _examine_secondary(secondary: Namespace, name: str | None, queues: Collection[int]) -> AsyncIterator[Finding]:
     entity = None if name is None else backlog_path(name, min(queues))
     rights = await _find_rights(secondary, entity)
     yield _judge_rights("secondary rights", rights, needed=(MANAGE, SEND, LISTEN), option="--primary-name")
