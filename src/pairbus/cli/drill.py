@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,11 +97,7 @@ def _print(result: DrillResult) -> None:
         "entity", *("accepted", "refused", "delivered", "dead letters", "waiting", "spooled", "lost", "duplicates")
     )
     for name, account in (*result.entities.items(), ("all", result.account)):
-        table.add_row(
-            name,
-            *(f"{value:,}" for value in (account.accepted, account.refused, account.delivered, account.dead_lettered)),
-            *(f"{value:,}" for value in (account.waiting, account.spooled, account.lost, account.duplicates)),
-        )
+        table.add_row(name, *(f"{value:,}" for value in astuple(account)))
     console.print(table)
     verdicts = Table("", "expectation", "actual")
     for verdict in result.verdicts:

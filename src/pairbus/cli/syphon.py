@@ -220,13 +220,8 @@ async def _progress(syphon: Syphon) -> AsyncIterator[None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     total = await syphon.depth()
-    bar = Progress(
-        TextColumn("carrying home"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(file=sys.stderr),
-    )
+    columns = (TextColumn("carrying home"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(file=sys.stderr))
     row = bar.add_task("", total=total)
 
     def show() -> None:

@@ -270,8 +270,9 @@ def parse_scenario(content: dict[str, Any], *, where: str = "scenario") -> Scena
             raise TomlError(
                 f"{where}: steps {number}: '{name[:60]}' is not an entity of this drill: {suggest(name, entities)}"
             )
-        until = _texts(action.until) if isinstance(action, WaitAction) else ()
-        conditions = parse_expectations(until, entities, where=f"{where}: steps {number}", live=True)
+        until = action.until if isinstance(action, WaitAction) else ()
+        texts = (until,) if isinstance(until, str) else until
+        conditions = parse_expectations(texts, entities, where=f"{where}: steps {number}", live=True)
         steps.append(DrillStep(number, action, _describe(content["steps"][number - 1]), conditions))
     expect = parse_expectations(file.expect, entities, where=where, live=False)
     return Scenario(file.name, entities, file.pairing, tuple(steps), expect)
@@ -283,10 +284,6 @@ def _duration(kind: type, value: Any) -> Any:
     if not getattr(kind, "minimum", 0.0) <= seconds <= MAX_DURATION_SECONDS:
         raise ValueError("Expected a duration")
     return kind(seconds)
-
-
-def _texts(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value
 
 
 def _describe(table: Mapping[str, Any]) -> str:

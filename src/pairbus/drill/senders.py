@@ -25,11 +25,6 @@ SESSIONS = ("s0", "s1", "s2", "s3")
 STOP_SECONDS = 300.0
 
 
-class TooManyMessagesError(RuntimeError):
-    def __init__(self) -> None:
-        super().__init__(f"The drill sent more than {MAX_MESSAGES:,} messages: use a lower rate, or a shorter time.")
-
-
 @dataclass(slots=True)
 class SentMessages:
     """The results of the sends to one entity."""
@@ -139,7 +134,7 @@ class Senders:
 
     async def _send_message(self, sender: Any, entity: DrillEntity, size: int) -> None:
         if self.begun(None) >= MAX_MESSAGES:
-            raise TooManyMessagesError
+            raise RuntimeError(f"The drill has sent {MAX_MESSAGES:,} messages, which is the limit: use a lower rate.")
         sent = self.sent[entity.name]
         sent.begun += 1
         message = self._make_message(entity, sent.begun, size)

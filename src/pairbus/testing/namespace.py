@@ -296,11 +296,6 @@ class ThreadHost:
         self._loop = self._thread = None
 
 
-def _without_options() -> dict[str, str]:
-    """The environment without pairbus options: they are for commands that a user types."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
-
-
 class ProcessHost:
     """A server in a child process, run by `pairbus serve`.
 
@@ -321,13 +316,15 @@ class ProcessHost:
             command += ["--port", str(port), "--data", str(self._data), "--ready-file", str(ready_file)]
             for option, value in self._options.items():
                 command += [] if value is None else [option, str(value)]
+            # The variables of options are for commands that a user types.
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("PAIRBUS_")}
             with errors.open("wb") as stderr:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=stderr,
-                    env=_without_options(),
+                    env=environment,
                     start_new_session=True,  # Ctrl-C must not reach it: we stop it in our own order
                 )
             self._process = process
