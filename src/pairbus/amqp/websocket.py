@@ -137,12 +137,6 @@ class WebSocketTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._closing
 
-    def can_write_eof(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return len(self._unsent)
-
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high_water = HIGH_WATER_BYTES if high is None else high
         self._low_water = self._high_water // 4 if low is None else low
@@ -152,9 +146,6 @@ class WebSocketTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.may_read.set()
-
-    def is_reading(self) -> bool:
-        return self.may_read.is_set()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         assert isinstance(protocol, asyncio.Protocol)
