@@ -73,21 +73,20 @@ class _Delivery:
     @property
     def settled(self) -> bool:
         """The peer has settled: it does not wait for an answer."""
-        return self._is_live and bool(lib.pn_delivery_settled(self._impl))
+        return self._impl is not None and self.link.impl is not None and bool(lib.pn_delivery_settled(self._impl))
 
     @property
     def state(self) -> State | None:
         """The peer's state: the outcome it requests or has applied, or the transaction its transfer belongs to."""
-        return read_state(self._impl) if self._is_live else None
+        return read_state(self._impl) if self._is_live() else None
 
-    @property
     def _is_live(self) -> bool:
-        return self._impl is not None and self.link.alive
+        return self._impl is not None and self.link.impl is not None
 
     def _take(self) -> Any:
         """The C object, which this handle drops, or None if it is gone."""
         impl, self._impl = self._impl, None
-        return impl if self.link.alive else None
+        return impl if self.link.impl is not None else None
 
 
 class IncomingDelivery(_Delivery):
@@ -97,16 +96,16 @@ class IncomingDelivery(_Delivery):
 
     @property
     def in_transaction(self) -> bool:
-        return self._is_live and int(lib.pn_delivery_remote_state(self._impl)) == TRANSACTIONAL
+        return self._is_live() and int(lib.pn_delivery_remote_state(self._impl)) == TRANSACTIONAL
 
     @property
     def tag(self) -> bytes:
-        tag = lib.pn_delivery_tag(self._impl) if self._is_live else None
+        tag = lib.pn_delivery_tag(self._impl) if self._is_live() else None
         return ffi.unpack(tag.start, tag.size) if tag is not None and tag.size else b""
 
     def propose(self, state: State) -> None:
         """Ask the peer to apply an outcome. `OutcomeConfirmed` follows."""
-        if not self._is_live:
+        if not self._is_live():
             return
         write_state(self._impl, state)
         self.link.proposed[self._impl] = self
