@@ -22,7 +22,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -30,12 +29,12 @@ from aiohttp.typedefs import Handler
 
 from pairbus.dashboard.observatory import Observatory, look
 from pairbus.dashboard.view import Process, pair_key
+from pairbus.loopback import names_this_machine
 from pairbus.publishing.folder import put_request, read_state, withdraw_request
 from pairbus.publishing.records import STATE_VERSION, ControlRequest, RequestedAction
 
 ADDRESS = "127.0.0.1"
 TOKEN_HEADER = "X-Pairbus-Token"  # noqa: S105 - the name of a header
-LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -171,14 +170,6 @@ def _asset(name: str, content_type: str) -> Handler:
         return web.Response(body=content, content_type=content_type, charset=charset)
 
     return serve
-
-
-def names_this_machine(host: str) -> bool:
-    """Whether a Host header names this machine, with any port: a tunnel may have another one."""
-    try:
-        return urlsplit(f"//{host}").hostname in LOOPBACK_NAMES
-    except ValueError:
-        return False
 
 
 def refusal_of_change(headers: Mapping[str, str], token: str | None) -> str | None:

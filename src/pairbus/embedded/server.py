@@ -10,7 +10,6 @@ Invariants
 import asyncio
 import contextlib
 import fcntl
-import ipaddress
 import logging
 import os
 import re
@@ -25,6 +24,7 @@ from pairbus.embedded.clock import Clock, SystemClock
 from pairbus.embedded.entities.descriptions import MANAGE, RIGHTS, AuthorizationRule
 from pairbus.embedded.errors import BrokerError, Limits
 from pairbus.errors import UsageError
+from pairbus.loopback import is_loopback
 from pairbus.private import open_private, private_folder
 
 if TYPE_CHECKING:
@@ -300,11 +300,7 @@ def _require_name(name: str) -> None:
 
 
 def _require_loopback(host: str) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not is_loopback(host):
         raise ServerStartError(f"'{host[:64]}' is not a loopback address. This server accepts only local connections.")
 
 

@@ -1,14 +1,14 @@
 """Health and metrics of a running syphon over HTTP, on loopback.
 
 `/health` answers 200 while every pump reaches its backlog queue, otherwise 503, with the state as JSON. `/metrics`
-answers in the text format of Prometheus.
+answers in the text format of Prometheus. Every request must name this machine in `Host`, so that no web page can read
+either through a name of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import fields
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from pairbus.loopback import is_loopback, names_this_machine
 from pairbus.syphon.outcomes import Counts
 from pairbus.syphon.service import QueueState, Syphon
 
@@ -62,11 +63,7 @@ class SyphonCollector(Collector):
 @contextlib.asynccontextmanager
 async def health_and_metrics(syphon: Syphon, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the context lasts; yields the port. Raises OSError if the port is in use."""
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
+    if not is_loopback(host):
         raise ValueError(f"The address {host!r} is not a loopback address; use 127.0.0.1, ::1 or localhost.")
     registry = CollectorRegistry()
     registry.register(SyphonCollector(syphon))
@@ -79,7 +76,15 @@ async def health_and_metrics(syphon: Syphon, host: str, port: int) -> AsyncItera
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application()
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if not names_this_machine(request.headers.get("Host", "")):
+            return web.Response(status=421, text="Ask for localhost or 127.0.0.1.")
+        return await handler(request)
+
+    app = web.Application(middlewares=[guard])
     app.add_routes([web.get("/health", health), web.get("/metrics", metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -224,6 +225,9 @@ def test_a_service_is_paused_resumed_asked_and_stopped(shop: Shop, tmp_path: Pat
             assert json.load(answer)["healthy"] is True
         with urllib.request.urlopen(f"{url}metrics") as answer:
             text = answer.read().decode()
+        rebound = urllib.request.Request(f"{url}metrics", headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(rebound)
         assert f'pairbus_syphon_restored_total{{queue="{shop.backlog}"}} 2.0' in text
         service.send_signal(signal.SIGTERM)
         out, _ = service.communicate(timeout=30)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from multidict import CIMultiDict
 
-from pairbus.dashboard.server import TOKEN_HEADER, names_this_machine, refusal_of_change
+from pairbus.dashboard.server import TOKEN_HEADER, refusal_of_change
+from pairbus.loopback import names_this_machine
 
 TOKEN = "k3y-of-the-page"
 WRONG_TOKEN = "The control token is missing or wrong."
