@@ -117,6 +117,10 @@ class Broker:
     def _incoming(self, raws: Sequence[bytes]) -> list[IncomingMessage]:
         if not self.is_committing:
             raise StoreFailedError("The namespace cannot write to its disk. Try again later.")
+        if len(raws) > self.limits.max_batch_messages:
+            # One batch is stored in one step, during which nobody else is served.
+            most = self.limits.max_batch_messages
+            raise InvalidError(f"The batch has {len(raws)} messages; at most {most} are allowed. Send several batches.")
         try:
             return [self._with_id(IncomingMessage.from_raw(raw)) for raw in raws]
         except AmqpDecodeError as error:

@@ -14,6 +14,7 @@ class Limits:
 
     max_message_bytes: int = 256 * 1024
     max_batch_bytes: int = 256 * 1024
+    max_batch_messages: int = 4_500
     max_properties_bytes: int = 64 * 1024
     max_id_length: int = 128
     max_subscriptions_per_topic: int = 2_000

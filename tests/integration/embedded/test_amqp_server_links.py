@@ -65,8 +65,9 @@ def test_a_message_of_many_frames_arrives_whole(tmp_path: Path) -> None:
         (b"not a message", 0, "com.microsoft:argument-error"),
         (b"\x00\x53\x77\x40", BATCH_FORMAT, "com.microsoft:argument-error"),
         (batch([b"not a message"]), BATCH_FORMAT, "com.microsoft:argument-error"),
+        (batch([b"\x00\x53\x75\xa0\x00"] * 4_501), BATCH_FORMAT, "com.microsoft:argument-error"),
     ],
-    ids=["large", "very large", "large batch", "noise", "no batch", "noise in a batch"],
+    ids=["large", "very large", "large batch", "noise", "no batch", "noise in a batch", "too many in a batch"],
 )
 def test_what_cannot_be_taken_is_refused_and_the_link_goes_on(
     tmp_path: Path, raw: bytes, message_format: int, condition: str
