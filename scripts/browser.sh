@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian's chromium for the browser tests if there is none and this user may install packages (root, or sudo
-# without a password). Otherwise it prints one line, and the browser tests are skipped; in CI they fail.
+# without a password), and says so with the command first. Otherwise it prints one line, and the browser tests are
+# skipped; in CI they fail.
 set -euo pipefail
 
 for name in chromium chromium-browser google-chrome; do
@@ -11,17 +12,18 @@ missing() {
     exit 0
 }
 
+[ -z "${PAIRBUS_NO_INSTALL:-}" ] || missing 'PAIRBUS_NO_INSTALL is set'
 command -v apt-get >/dev/null || missing 'no apt-get to install it'
-if [ "$(id -u)" = 0 ]; then
-    as_root=()
-elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+as_root=()
+failed='apt-get could not install it'
+if [ "$(id -u)" != 0 ]; then
+    failed='this user may not install it'
+    command -v sudo >/dev/null || missing "$failed"
     as_root=(sudo -n)
-else
-    missing 'this user may not install it'
 fi
 
-printf 'Installing chromium for the browser tests ...\n' >&2
 install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends chromium)
+printf 'The browser tests need Chromium. Running: %s (PAIRBUS_NO_INSTALL=1 prevents this)\n' "${install[*]}" >&2
 "${install[@]}" >/dev/null 2>&1 || {
     "${as_root[@]}" apt-get update --quiet >/dev/null 2>&1 && "${install[@]}" >/dev/null 2>&1
-} || missing 'apt-get could not install it'
+} || missing "$failed"

@@ -96,7 +96,8 @@ if ! mkdir -p "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/u
     export UV_CACHE_DIR=$PWD/.cache/uv-cache
 fi
 
-say "Setting up .venv (the first time takes a minute or two, because Spark is large) ..."
+say "Setting up .venv with the $(grep -c '^[a-z].*==' requirements/lock.txt) packages of requirements/lock.txt" \
+    "(the first time takes a minute or two, because Spark is large) ..."
 [ "$python" = .venv/bin/python ] || "$uv" venv --quiet --clear --python "$python" .venv
 failed="the packages could not be installed (the lines above say why); fix the cause and run the command again."
 "$uv" pip sync --quiet --python .venv/bin/python --require-hashes \
