@@ -2,7 +2,7 @@
 
     (a) the plain loop: receive 100, send one by one, complete one by one
     (b) the SDK's ceiling: receive and complete, nothing sent
-    the syphon over AMQP, and over the SDK
+    the syphon
 
 Both namespaces are child processes. Rates are messages a second of 1 KB; what counts are the ratios.
 
