@@ -94,17 +94,14 @@ class LedgerTail:
         sums[0] += 1
         sums[1] += billed_operations(line.operation, line.bytes, line.outcome) if line.billed is None else line.billed
 
-    def counts(self) -> list[OperationCount]:
-        """The operations that clients, syphons and receivers recorded."""
-        return self._counts(own=False)
-
     def billed(self) -> list[OperationCount]:
         """The billed operations: a namespace with a ledger of its own has counted the operations of everyone."""
-        own = self._counts(own=True)
+        own = self.counts(own=True)
         counted_itself = {count.namespace for count in own}
-        return own + [count for count in self._counts(own=False) if count.namespace not in counted_itself]
+        return own + [count for count in self.counts() if count.namespace not in counted_itself]
 
-    def _counts(self, *, own: bool) -> list[OperationCount]:
+    def counts(self, *, own: bool = False) -> list[OperationCount]:
+        """The operations that clients, syphons and receivers recorded, or those in the namespaces' own records."""
         return [
             OperationCount.of(key, operations, billed)
             for (key, by_namespace), (operations, billed) in self._sums.items()

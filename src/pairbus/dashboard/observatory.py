@@ -94,10 +94,12 @@ class Observatory:
     async def look(self) -> dict[str, Any]:
         """Build a new view and hand it to everyone who waits for one."""
         async with self._looking:  # one at a time: two would count the same lines of the ledger twice
-            return await self._look()
+            seen = await self._next_view(time.time())
+        self.latest = msgspec.json.encode(seen)
+        self._wake_viewers()
+        return seen
 
-    async def _look(self) -> dict[str, Any]:
-        now = time.time()
+    async def _next_view(self, now: float) -> dict[str, Any]:
         sighting = await asyncio.to_thread(look, self.settings.state_folder)
         complete = self._tail is None or await asyncio.to_thread(self._tail.read_on, int(now) // DAY_SECONDS)
         depths = self._depths
@@ -113,7 +115,7 @@ class Observatory:
             is_busy = failed_over or any(depth.messages for depth in depths.depths.values())
             depths.start_round_if_due(_queues(sighting, depths.host), busy=is_busy)
         # In a thread: an hour of hundreds of processes takes a while to put together.
-        seen = await asyncio.to_thread(
+        return await asyncio.to_thread(
             view,
             ViewInput(
                 sighting=sighting,
@@ -129,9 +131,6 @@ class Observatory:
             ),
             now,
         )
-        self.latest = msgspec.json.encode(seen)
-        self._wake_viewers()
-        return seen
 
     async def wait(self) -> bytes | None:
         """Wait for the next view; None if there will be none."""

@@ -244,17 +244,14 @@ class Build:
             keys, new = _count_keys(special, old)
             if not keys:
                 return set()
-            plain_before = self._plain_before(earliest) if new else None
+            # An id may have been used before its message became of interest.
+            days_before = [day for day in before.silver if day >= earliest] if new else []
+            plain_before = about_messages(self._silver(days_before, before)).where("plain") if days_before else None
             few = keys <= _MAX_BROADCAST_KEYS
             added = new_evidence(special, records.where("plain"), old, plain_before, few=few)
             return self._merge_messages(old, added, within)
         finally:
             special.unpersist()
-
-    def _plain_before(self, earliest: str) -> DataFrame | None:
-        """Plain records of earlier builds: an id may have been used before its message became of interest."""
-        days = [day for day in self.before.silver if day >= earliest]
-        return about_messages(self._silver(days, self.before)).where("plain") if days else None
 
     def _merge_messages(self, old: DataFrame, added: DataFrame, within: Collection[str]) -> set[str]:
         added = added.persist()

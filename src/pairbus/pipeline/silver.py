@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,9 +17,15 @@ from pyspark.sql import functions as f
 
 from pairbus.costs.rules import RULES, UNIT_BYTES, Billing, FlowName, Rule
 from pairbus.ledger.records import BACKLOG_SEGMENT, SCHEMA_VERSION, Operation, Outcome, Record, Role, Route
+from pairbus.pipeline.queries import query
 from pairbus.pipeline.schemas import BROKEN, LINE_SCHEMA, SILVER
 
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Record)}
+_DEFAULTS: dict[str, Any] = {
+    field.name: str(field.default) if isinstance(field.default, str) else field.default
+    for field in msgspec.structs.fields(Record)
+    if isinstance(field.default, str | int)
+}
+"""The values of fields that the writer left out; those without a default are null."""
 _MOST = {
     field.name: kind.le
     for field in msgspec.inspect.type_info(Record).fields  # type: ignore[attr-defined]
@@ -55,32 +62,9 @@ def broken() -> Column:
 
 def silver(lines: DataFrame) -> DataFrame:
     """Clean records, with the columns of `SILVER`."""
-    clean = lines.where(~broken())
-    namespace, entity = f.lower(f.coalesce("namespace", f.lit(""))), f.lower(f.coalesce("entity", f.lit("")))
-    destination, source = f.lower("destination"), f.lower("source")
-    on_backlog = f.contains(entity, f.lit(BACKLOG_SEGMENT))
-    at = f.timestamp_micros("at_us")
-    computed = {
-        "at": at,
-        "entity": entity,
-        "target": f.coalesce(destination, entity),
-        "primary": _primary(namespace, entity, source, on_backlog),
-        "backlog": f.when(on_backlog, entity).otherwise(source),
-        "on_backlog": on_backlog,
-        "billed": _billed(),
-        "address": f.lower("address"),
-        "file": f.col("file"),
-        "day": utc_day(at),
-        "namespace": namespace,
-    }
-    return clean.select(*((computed[name] if name in computed else _field(name)).alias(name) for name in SILVER.names))
-
-
-def _field(name: str) -> Column:
-    """A field of the record, or its default where the writer left it out."""
-    default = _DEFAULTS[name]
-    has_default = default is not None and default is not msgspec.NODEFAULT
-    return f.coalesce(name, f.lit(default)) if has_default else f.col(name)
+    clean = lines.where(~broken()).fillna(_DEFAULTS).withColumn("billed", _billed())
+    records = query("silver", {"lines": clean}, segment=BACKLOG_SEGMENT)
+    return records.withColumn("day", utc_day(f.col("at"))).select(*SILVER.names)
 
 
 def utc_day(at: Column) -> Column:
@@ -113,15 +97,6 @@ def _known(field: str, words: type[StrEnum]) -> Column:
 def _folder_bytes(name: Column) -> Column:
     """The most bytes that a folder of this name can have: other characters are escaped, or take several bytes."""
     return f.length(f.regexp_replace(name, "[^a-z0-9._-]", "%xxx"))
-
-
-def _primary(namespace: Column, entity: Column, source: Column, on_backlog: Column) -> Column:
-    """The pairing's primary: the head of a backlog queue's path; elsewhere the namespace's first label."""
-    path = f.when(on_backlog, entity).otherwise(source)
-    return f.coalesce(
-        f.substring_index(path, BACKLOG_SEGMENT, 1),
-        f.substring_index(namespace, ".", 1),
-    )
 
 
 def _billed() -> Column:

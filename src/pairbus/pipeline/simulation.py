@@ -50,18 +50,14 @@ def simulate(
             yield pd.DataFrame(results, columns=_RESULT_SCHEMA.fieldNames())
 
     played = spark.range(0, rows, 1, tasks).mapInPandas(play, _RESULT_SCHEMA)
-    fields = _option_fields()
+    kinds = {bool: t.BooleanType(), int: t.IntegerType(), float: t.DoubleType()}
+    fields = [t.StructField(name, kinds[type(getattr(_EXAMPLE, name))]) for name in CHOICE_COLUMNS]
     options = [
         (number, *(type(getattr(_EXAMPLE, field.name))(getattr(choice, field.name)) for field in fields))
         for number, choice in enumerate(plan.choices)
     ]
     named = spark.createDataFrame(options, t.StructType([t.StructField("choice", t.IntegerType()), *fields]))
     return played.join(f.broadcast(named), "choice")
-
-
-def _option_fields() -> list[t.StructField]:
-    kinds = {bool: t.BooleanType(), int: t.IntegerType(), float: t.DoubleType()}
-    return [t.StructField(name, kinds[type(getattr(_EXAMPLE, name))]) for name in CHOICE_COLUMNS]
 
 
 def forecast(runs: DataFrame) -> list[dict[str, Any]]:

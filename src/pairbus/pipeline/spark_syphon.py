@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import threading
@@ -350,21 +349,14 @@ class _Job:
         return SLOTS_UNKNOWN if context is None else max(1, context.defaultParallelism)
 
     def _run(self, tasks: int, work: ArrowWork, description: str) -> list[Row]:
-        with _described(self.spark, f"syphon {self.primary_name}: {description}"):
-            return self.spark.range(0, tasks, 1, tasks).mapInArrow(work, from_arrow_schema(RESULT)).collect()
-
-
-@contextlib.contextmanager
-def _described(spark: SparkSession, description: str) -> Iterator[None]:
-    """Set the job description in the Spark UI. A Spark Connect session has no context to set it on."""
-    context = getattr(spark, "_sc", None)
-    if context is not None:
-        context.setJobDescription(description)
-    try:
-        yield
-    finally:
+        context = getattr(self.spark, "_sc", None)  # a Spark Connect session has no context for a job description
         if context is not None:
-            context.setJobDescription(None)
+            context.setJobDescription(f"syphon {self.primary_name}: {description}")
+        try:
+            return self.spark.range(0, tasks, 1, tasks).mapInArrow(work, from_arrow_schema(RESULT)).collect()
+        finally:
+            if context is not None:
+                context.setJobDescription(None)
 
 
 def _carry_shares(plan: SyphonPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
