@@ -211,6 +211,8 @@ def check_command(command: list[str], block: Block) -> None:
             parse(arguments, block)
         case ["make", target]:
             assert target in targets(), f"{block.place}: make {target}"
+        case [".", activate]:
+            assert activate == ".venv/bin/activate", f"{block.place}: {command}"
         case ["pip", "install", requirement]:
             check_requirement(requirement, block)
         case _:
@@ -238,8 +240,8 @@ def targets() -> set[str]:
 
 def check_requirement(requirement: str, block: Block) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = re.fullmatch(r"(\w+)(?:\[([\w,]+)\])?", requirement)
-    assert found is not None and found[1] == project["name"], f"{block.place}: {requirement}"
+    found = re.fullmatch(r"(\w+|\.)(?:\[([\w,]+)\])?", requirement)
+    assert found is not None and found[1] in (project["name"], "."), f"{block.place}: {requirement}"
     assert set((found[2] or "all").split(",")) <= set(project["optional-dependencies"]), f"{block.place}: {requirement}"
 
 

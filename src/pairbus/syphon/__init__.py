@@ -42,4 +42,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+    except ImportError as error:
+        raise ImportError(
+            f"The syphon needs packages that are not installed ({error}): pip install 'pairbus[syphon]'.",
+            name=error.name,
+        ) from error
+    return getattr(module, name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -57,3 +59,11 @@ def test_a_gateway_and_a_tls_context_are_used_for_plain_amqp_too(client_type: An
 def test_a_client_that_connects_directly_is_followed(client_type: Any) -> None:
     endpoint = Namespace.of(client_type.from_connection_string(CONNECTION)).endpoint()
     assert (endpoint.address, endpoint.web_socket) == (("contoso.servicebus.windows.net", 5671), None)
+
+
+def test_a_syphon_without_its_packages_names_the_extra() -> None:
+    program = "import sys; sys.modules['aiohttp'] = None; import pairbus.syphon; pairbus.syphon.start_in_process"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: The syphon needs packages that are not installed (")
+    assert last.endswith("): pip install 'pairbus[syphon]'.")
