@@ -1,6 +1,6 @@
 # Every target sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench bench-large soak docs install-check fresh-check conformance-full clean
+.PHONY: help setup demo test lint types bench bench-large soak fuzz docs install-check fresh-check conformance-full clean
 MAKEFLAGS += --no-print-directory
 
 bin := .venv/bin
@@ -38,12 +38,16 @@ bench: setup  ## Run the benchmarks: rates and ratios, no assertions
 bench-large: setup  ## Build the tables from 2, 20 and 100 million operations: an hour, and 60 GB of disk
 	@PYTHONPATH=. $(bin)/python benchmarks/bench_ledger.py --operations 2000000 20000000 100000000 --memory 4g $(ARGS)
 
-soak: setup  ## Run the kill tests with many more kills than `make test`
+soak: setup  ## Run the kill tests with many more kills than `make test`, and fuzz for an hour
+	@PYTHONPATH=. $(bin)/python scripts/fuzz.py --seconds $${PAIRBUS_FUZZ_SECONDS:-3600}
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/*/test_kill_*.py $(ARGS)
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} PAIRBUS_DRAIN_MESSAGES=$${PAIRBUS_DRAIN_MESSAGES:-100000} \
 		$(bin)/pytest --timeout=0 tests/integration/syphon/test_syphon_crash.py tests/integration/syphon/test_syphon_many.py $(ARGS)
 	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/pipeline/test_pipeline_kill.py $(ARGS)
 	@PAIRBUS_STREAM_KILL_ROUNDS=$${PAIRBUS_STREAM_KILL_ROUNDS:-10} $(bin)/pytest --timeout=0 tests/integration/pipeline/test_connector_kill.py $(ARGS)
+
+fuzz: setup  ## Fuzz everything that reads bytes of others; ARGS='--seconds 600 sql' selects
+	@PYTHONPATH=. $(bin)/python scripts/fuzz.py $(ARGS)
 
 docs: setup  ## Build the documentation site in build/site; needs no network
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --quiet --strict $(ARGS)

@@ -80,7 +80,7 @@ class LedgerTail:
     def _add(self, text: bytes) -> None:
         try:
             line = self._decoder.decode(text)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self.unreadable += 1
             return
         if line.v > SCHEMA_VERSION or line.operation in _SILENT or line.at_us // 1_000_000 // DAY_SECONDS != self._day:

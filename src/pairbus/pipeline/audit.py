@@ -243,7 +243,7 @@ def unread_ids(ledger: Path, read: Collection[str]) -> frozenset[str]:
         for raw in _lines(path):
             try:
                 line = decoder.decode(raw)
-            except msgspec.DecodeError:  # torn, or being written
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # torn, or being written
                 continue
             # A namespace's own records prove nothing about backlogs, and include the look itself.
             if line.get("role") == Role.NAMESPACE or not line.get("message_id"):

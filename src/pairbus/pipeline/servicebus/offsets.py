@@ -173,10 +173,13 @@ class Offset:
 
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Offset:
-        version = text.get("v")
-        if version != VERSION:
-            raise ValueError(
-                f"The checkpoint's offset has version {version!r}, but this connector supports version {VERSION}. Use "
-                "the connector that wrote it, or start with a new checkpoint."
-            )
-        return cls({name: Position.from_json(position) for name, position in text["entities"].items()})
+        try:
+            version, entities = text.get("v"), text.get("entities")
+            if version == VERSION and entities is not None:
+                return cls({name: Position.from_json(position) for name, position in entities.items()})
+        except (AttributeError, KeyError, OverflowError, TypeError) as error:
+            raise ValueError(f"The checkpoint's offset is damaged ({error!r}). Start with a new checkpoint.") from None
+        raise ValueError(
+            f"The checkpoint's offset has version {version!r}, but this connector supports version {VERSION}. Use "
+            "the connector that wrote it, or start with a new checkpoint."
+        )
