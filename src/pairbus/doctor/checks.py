@@ -36,7 +36,7 @@ OLDEST_PYTHON = (3, 11)
 # The packages of each extra.
 EXTRAS = {
     "syphon": ("aiohttp", "proton"),
-    "embedded": ("aiohttp", "proton", "cryptography", "defusedxml", "lark"),
+    "embedded": ("aiohttp", "proton", "trustme", "defusedxml", "lark"),
     "spark": ("pyspark", "pyarrow", "pandas"),
     "dashboard": ("aiohttp",),
     "metrics": ("prometheus_client", "opentelemetry"),

@@ -18,7 +18,6 @@ for twenty years and are not renewed.
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import ssl
 from base64 import b64encode
@@ -46,10 +45,8 @@ MAX_TOKEN_LENGTH = 8_192
 MAX_PATH_SEGMENTS = 32
 LOGIN_MS = 3_600_000
 
-VALID_DAYS = 20 * 365
 # The wildcard is for programs that need a host name per namespace: `contoso.servicebus.localhost`.
-HOST_NAMES = ("localhost", "*.servicebus.localhost")
-ADDRESSES = ("127.0.0.1", "::1")
+HOSTS = ("localhost", "*.servicebus.localhost", "127.0.0.1", "::1")
 
 
 class RuleSource(Protocol):
@@ -244,76 +241,10 @@ def ensure_certificate(folder: Path) -> ServerCertificate:
 
 
 def _make_certificates() -> tuple[bytes, bytes]:
-    """The PEM texts of the authority and of the server (certificate and key)."""
+    """The PEM texts of the authority and of the server (key and certificate)."""
     # Imported here: a folder that has its certificate does not need the library.
-    from datetime import UTC, datetime, timedelta
+    import trustme
 
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-    def name(common: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-    def usage(*, signs_certificates: bool) -> x509.KeyUsage:
-        return x509.KeyUsage(
-            digital_signature=not signs_certificates,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            key_cert_sign=signs_certificates,
-            crl_sign=signs_certificates,
-            encipher_only=False,
-            decipher_only=False,
-        )
-
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    server_key = ec.generate_private_key(ec.SECP256R1())
-    # One day of slack for clients whose clock is behind.
-    begins = datetime.now(UTC) - timedelta(days=1)
-    ends = begins + timedelta(days=VALID_DAYS)
-    ca_name = name("pairbus embedded namespace authority")
-    ca_identifier = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
-
-    def builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(ca_name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begins)
-            .not_valid_after(ends)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_identifier), critical=False
-            )
-        )
-
-    ca = (
-        builder(ca_name, ca_key)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage(signs_certificates=True), critical=True)
-        .sign(ca_key, hashes.SHA256())
-    )
-    server = (
-        builder(name("localhost"), server_key)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.SubjectAlternativeName(
-                [
-                    *(x509.DNSName(host) for host in HOST_NAMES),
-                    *(x509.IPAddress(ipaddress.ip_address(address)) for address in ADDRESSES),
-                ]
-            ),
-            critical=False,
-        )
-        .sign(ca_key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    key_pem = server_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return ca.public_bytes(pem), server.public_bytes(pem) + key_pem
+    authority = trustme.CA(organization_name="pairbus", organization_unit_name="embedded namespace authority")
+    server = authority.issue_cert(*HOSTS, organization_name="pairbus", organization_unit_name="embedded namespace")
+    return authority.cert_pem.bytes(), server.private_key_and_cert_chain_pem.bytes()
