@@ -25,7 +25,8 @@ Home (`inspect`, then `restore`)
   with that text.
 
 Parts (`split`, `join`)
-- A message that the aliases push over the size limit of the backlog's link travels in parts. Each part is a message
+- A message that the aliases push over the size limit of the backlog's link, or over the limit of 64 KB for properties
+  (`must_be_split`), travels in parts. Each part is a message
   whose body is one data section with a slice of the encoded backlog form. Its application properties are `x-ms-path`,
   `x-pairbus-part-of` (string: a fresh id for each attempt), `x-pairbus-part` (int, from 1), `x-pairbus-parts` (int).
 - The parts of one attempt go in order to one backlog queue. If a part fails, the next attempt starts over with a fresh
@@ -108,6 +109,7 @@ _BROKER_ANNOTATIONS = frozenset(
     }
 )
 _MAX_TTL_MS = 0xFFFFFFFF
+_MAX_PROPERTIES_BYTES = 63 * 1024
 _NO_SECTIONS = Sections()
 _SESSION_ID_KEY, _TIME_TO_LIVE_KEY = encode(SESSION_ID), encode(TIME_TO_LIVE)
 _SCHEDULED_TIME_KEY, _TRACE_PARENT_KEY = encode(SCHEDULED_TIME), encode(TRACE_PARENT)
@@ -237,6 +239,14 @@ def growth(destination: str, session_id: str | None, *, timed: bool, scheduled: 
     if scheduled:
         total += len(encode(SCHEDULED_TIME)) + 9
     return total
+
+
+def must_be_split(backlog_form: bytes) -> bool:
+    """Whether a queue might refuse the form in one piece because its properties are too large."""
+    if len(backlog_form) <= _MAX_PROPERTIES_BYTES:
+        return False
+    sections = Sections.split(backlog_form)
+    return len(backlog_form) - len(sections.body) - len(sections.footer) > _MAX_PROPERTIES_BYTES
 
 
 def split(backlog_form: bytes, destination: str, part_of: str, piece_limit: int) -> list[bytes]:

@@ -77,6 +77,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "syphon": syphon.syphon,
     "backlog": backlog.backlog,
     "deadletters": backlog.deadletters,
+    "spool": backlog.list_spool,
     "dashboard": dashboard.dashboard,
     "ledger": ledger.commands,
     "cost": cost.cost,

@@ -1,15 +1,16 @@
-"""`pairbus backlog` and `pairbus deadletters`: look into the backlog queues of a primary, and clean them up."""
+"""`pairbus backlog`, `deadletters` and `spool`: look into the backlog queues of a primary, and clean them up."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pairbus.cli.foreground import ask_namespace
 from pairbus.cli.options import NAMESPACE_HELP, Ledger, namespace_of_secondary, parse_queues
-from pairbus.cli.output import ANSWER_IS_NO, DONE, counted, plain, print_json, print_rows, remark
+from pairbus.cli.output import ANSWER_IS_NO, DONE, Refusal, counted, plain, print_json, print_rows, remark
 
 Secondary = Annotated[
     str | None,
@@ -92,6 +93,25 @@ def prune(
         return
     for name in names:
         typer.echo(f"{name} {'would be deleted' if dry_run else 'was deleted'}")
+
+
+def list_spool(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the option spool.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show the messages in a spool, oldest first.
+
+    They wait for either namespace. A message that the backlog refuses for good is set aside, with the reason. Works
+    while an application uses the spool, and changes nothing.
+    """
+    from pairbus.errors import SpoolError
+    from pairbus.spool import look_into
+
+    try:
+        rows = look_into(folder)
+    except SpoolError as error:
+        raise Refusal(str(error)) from error
+    print_rows(rows, as_json=as_json)
 
 
 @deadletters.command("list")

@@ -61,6 +61,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "backlog prune": ("pairbus backlog prune --primary-name contoso --secondary env:STANDBY --queues 0-4 --dry-run",),
     "deadletters": ("pairbus deadletters list --primary-name contoso --secondary env:STANDBY",),
     "deadletters list": ("pairbus deadletters list --primary-name contoso --secondary env:STANDBY",),
+    "spool": ("pairbus spool /var/lib/shop/spool",),
     "deadletters resubmit": (
         "pairbus deadletters resubmit --primary-name contoso --secondary env:STANDBY --dry-run",
         "pairbus deadletters resubmit --primary-name contoso --secondary env:STANDBY --message-id order-7",

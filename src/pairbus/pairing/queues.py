@@ -6,6 +6,8 @@ Rules of a diverted send
 - A sender picks a queue at random when it first needs one, and stays with it.
 - A queue that fails is pulled from the rotation for all senders of the paired client. The send tries another queue,
   each at most once, within its deadline.
+- A message that two queues refuse is to blame, not the queues: its error is raised, and no queue is pulled. (One queue
+  may refuse what others take: one that requires sessions.)
 - With a spool, a send does not try every queue of a namespace that is out of reach. All queues are pulled as soon as a
   connection cannot be opened, two connections break, or no queue is left. From then on only the spool's forwarder
   tries, until one queue takes a send again.
@@ -16,6 +18,7 @@ Rules of the spool
   wait for each other.
 - Messages for a healthy entity go to the primary, all others to the backlog. Messages that the primary refuses go to
   the backlog too, where the syphon decides about them.
+- A message that the backlog refuses is set aside in the journal with the reason, and holds up nobody.
 - With the policy "deduct", the time in the journal counts towards a message's time to live.
 """
 
@@ -28,8 +31,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from azure.core.exceptions import AzureError
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
+from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError, ServiceBusConnectionError
 
+from pairbus import envelope
+from pairbus.amqp.conditions import Blame, meaning
 from pairbus.amqp.message import BATCH_ENTRY_BYTES, read_facts
 from pairbus.errors import BacklogUnavailableError, PairingError, PartlyAcceptedError
 from pairbus.failover.classification import Verdict, verdict
@@ -185,11 +190,11 @@ def warn_of_differences(queue: str, properties: Any) -> None:
 
 
 def count_that_fits(raws: Sequence[bytes], first: int, limit: int) -> int:
-    """The number of messages from `first` on that fit into one send of `limit` bytes; 0 if the first does not."""
+    """The number of messages from `first` on that fit into one send of `limit` bytes; 0 if the first must be split."""
     count, size = 0, 0
     for raw in raws[first:] if first else raws:
         size += len(raw) + BATCH_ENTRY_BYTES
-        if size > limit:
+        if size > limit or envelope.must_be_split(raw):
             break
         count += 1
     return count
@@ -204,6 +209,13 @@ def are_all_down(errors_of_send: Sequence[BaseException], *, over: bool, none_le
         return False
     broken = sum(isinstance(error, ServiceBusConnectionError | OSError) for error in errors_of_send)
     return none_left or sdk.could_not_connect(errors_of_send[-1]) or broken > 1 or (over and len(errors_of_send) > 1)
+
+
+def blames_message(error: BaseException) -> bool:
+    """Whether a queue refused the message itself."""
+    if isinstance(error, MessageSizeExceededError):
+        return True
+    return meaning(sdk.describe(error).condition).blame is Blame.MESSAGE
 
 
 def had_no_fair_chance(error: BaseException, seconds: float) -> bool:

@@ -225,7 +225,7 @@ def encode(message: Outgoing, limit_bytes: int, sender: Any) -> list[bytes]:
         return [bytes(raw) for raw in cast(Any, message)._message[5]]
     if isinstance(message, list):
         raws = [_encoded(item, sender) for item in message]
-        size = sum(len(raw) + BATCH_ENTRY_BYTES for raw in raws)
+        size = sum(len(raw) + (5 if len(raw) < 256 else BATCH_ENTRY_BYTES) for raw in raws)  # as the SDK counts
         if size > limit_bytes:
             raise MessageSizeExceededError(message=f"ServiceBusMessageBatch has reached its size limit: {limit_bytes}")
         return raws

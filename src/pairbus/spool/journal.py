@@ -4,6 +4,8 @@ Rules
 - `append` returns after the messages are on disk (SQLite, WAL, synchronous FULL): they survive `kill -9`.
 - The messages of one call are stored together or not at all.
 - The stored messages never exceed the size limit: `append` stores nothing and raises instead.
+- A message that the backlog refuses for good is set aside with the reason: it stays on disk and counts for the limit,
+  but is not forwarded.
 - One process per folder. The kernel holds the lock, so it ends with the process.
 - Only the owner can read the files: messages are the application's data.
 """
@@ -16,9 +18,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 from pairbus import envelope
 from pairbus.errors import SpoolError, SpoolFullError, SpoolInUseError
@@ -47,6 +51,36 @@ class SpoolEntry:
         return envelope.aged(self.raw, _now_ms() - self.stored_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class SpooledMessage:
+    """A message in a spool, for people: where it belongs, how old it is, and why it was set aside, if it was."""
+
+    entity: str
+    message_id: str | None
+    stored_ms: int
+    size: int
+    set_aside: str | None
+
+
+def look_into(folder: Path) -> list[SpooledMessage]:
+    """The messages in a spool, oldest first, whether or not a process uses it."""
+    path = folder / "journal.sqlite"
+    if not path.is_file():
+        raise SpoolError(f"There is no spool in {str(folder)!r}. Name the folder of the option spool.")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            rows = database.execute(
+                "SELECT number, entity, stored_ms, raw, NULL FROM message UNION ALL "
+                "SELECT number, entity, stored_ms, raw, reason FROM set_aside ORDER BY number"
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise SpoolError(f"Cannot read the spool in {str(folder)!r}: {error}.") from error
+    return [
+        SpooledMessage(entity, envelope.inspect(raw).message_id, stored_ms, len(raw), reason)
+        for _, entity, stored_ms, raw, reason in rows
+    ]
+
+
 class SpoolJournal:
     """The journal in one folder; thread-safe."""
 
@@ -64,8 +98,8 @@ class SpoolJournal:
             ) from error
         try:
             self._database = self._open()
-            row = self._database.execute("SELECT count(*), coalesce(sum(length(raw)), 0) FROM message")
-            self._depth, self._size_bytes = row.fetchone()
+            self._depth, waiting_bytes = self._totals("message")
+            self._size_bytes = waiting_bytes + self._totals("set_aside")[1]
         except (sqlite3.Error, OSError) as error:
             os.close(self._owner)
             raise SpoolError(f"Cannot open the spool in {str(folder)!r}: {error}.") from error
@@ -129,10 +163,26 @@ class SpoolJournal:
             self._depth -= len(entries)
             self._size_bytes -= sum(len(entry.raw) for entry in entries)
 
+    def set_aside(self, entry: SpoolEntry, reason: str) -> None:
+        """Keep a message that the backlog refuses for good, but do not offer it again."""
+        with self._lock:
+            with self._database:
+                self._database.execute(
+                    "INSERT INTO set_aside (number, entity, stored_ms, raw, reason) VALUES (?, ?, ?, ?, ?)",
+                    (entry.number, entry.entity, entry.stored_ms, entry.raw, reason),
+                )
+                self._database.execute("DELETE FROM message WHERE number = ?", (entry.number,))
+            self._depth -= 1
+
     def close(self) -> None:
         with self._lock:
             self._database.close()
             os.close(self._owner)
+
+    def _totals(self, table: Literal["message", "set_aside"]) -> tuple[int, int]:
+        """The number of messages in a table, and their size in bytes."""
+        row = self._database.execute(f"SELECT count(*), coalesce(sum(length(raw)), 0) FROM {table}").fetchone()  # noqa: S608
+        return row[0], row[1]
 
     def _open(self) -> sqlite3.Connection:
         path = self.folder / "journal.sqlite"

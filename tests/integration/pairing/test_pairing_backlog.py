@@ -279,3 +279,44 @@ def test_a_batch_can_be_made_while_the_primary_is_out_of_reach(pair: EmbeddedPai
         assert backlog_bodies(client, pair) == ["kept"]
         with pytest.raises(ValueError, match="max_size_in_bytes"):
             sender.create_message_batch(max_size_in_bytes=LIMIT * 10)
+
+
+def test_a_message_that_the_queues_refuse_pulls_no_queue(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    refused = AmqpAnnotatedMessage(data_body=[b"refused"], properties={"message_id": "x" * 200})
+    with paired(pair, shell, failover_interval=0, primary_name=queue) as client:
+        client.fail_over(queue)
+        sender = client.get_queue_sender(queue)
+        for _ in range(2):
+            with pytest.raises(ServiceBusError) as raised:
+                sender.send_messages(refused)
+            assert not isinstance(raised.value, BacklogUnavailableError)
+        assert len(client.backlog_queues.in_rotation) == 3
+        sender.send_messages(ServiceBusMessage("taken"))
+        assert backlog_bodies(client, pair) == ["taken"]
+
+
+def test_properties_that_the_primary_takes_fit_into_the_backlog(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    message = ServiceBusMessage("large head", application_properties={"note": "x" * 65_510})
+    with paired(pair, shell, failover_interval=0, primary_name=queue) as client:
+        sender = client.get_queue_sender(queue)
+        sender.send_messages(message)
+        client.fail_over(queue)
+        sender.send_messages(message)
+        parts = [envelope.read(raw).part for raw in backlog_raws(client, pair)]
+        restored = envelope.restore(envelope.join([part for part in parts if part is not None]), now_ms=0)
+        assert isinstance(restored, Restored)
+        (healthy,) = raws(pair.primary, queue)
+        assert read_facts(restored.raw).message_key == read_facts(healthy).message_key
+        assert b"x" * 65_510 in restored.raw
+
+
+def test_a_list_that_the_primary_takes_fits_into_the_backlog(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
+    def messages() -> list[ServiceBusMessage]:
+        return [ServiceBusMessage(f"{index:0100}") for index in range(1577)]
+
+    with paired(pair, shell, failover_interval=0, primary_name=queue) as client:
+        sender = client.get_queue_sender(queue)
+        sender.send_messages(messages())
+        client.fail_over(queue)
+        sender.send_messages(messages())
+        assert backlog_bodies(client, pair) == bodies(pair.primary, queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusError
 from tests.support.pairing import Shell, backlog_bodies, backlog_raws, bodies, paired, raws
 
@@ -23,6 +25,7 @@ from pairbus import (
     envelope,
 )
 from pairbus.amqp.message import read_facts
+from pairbus.cli.__main__ import run
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
 
@@ -272,3 +275,25 @@ def test_under_deduct_the_time_in_the_spool_is_part_of_a_messages_life(
         left = envelope.inspect(waiting).time_to_live_ms
         assert left is not None
         assert 0 < left < 3_600_000
+
+
+def test_a_message_that_the_backlog_refuses_is_set_aside_and_holds_up_nobody(
+    pair: EmbeddedPair, shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "spool"
+    refused = AmqpAnnotatedMessage(data_body=[b"refused"], properties={"message_id": "x" * 200})
+    with paired(pair, shell, spool=folder, backlog_queue_count=2, **FAST) as client:
+        sender = client.get_queue_sender("orders")
+        pair.primary.stop()
+        pair.secondary.stop()
+        for message in (ServiceBusMessage("before"), refused, ServiceBusMessage("behind")):
+            sender.send_messages(message)
+        pair.secondary.restart()
+        wait_until(lambda: depth(client) == 0, 60, "the spool to be empty")
+        assert backlog_bodies(client, pair) == ["before", "behind"]
+        assert len(client.backlog_queues.in_rotation) == 2
+        assert run(["spool", str(folder), "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert shown["entity"] == "orders"
+    assert shown["message_id"] == "x" * 200
+    assert "128" in shown["set_aside"]

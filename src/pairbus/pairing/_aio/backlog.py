@@ -30,6 +30,7 @@ from pairbus.pairing.queues import (
     FAIR_ATTEMPT_SECONDS,
     Backlog,
     are_all_down,
+    blames_message,
     count_that_fits,
     had_no_fair_chance,
     warn_of_differences,
@@ -103,6 +104,7 @@ class BacklogRoute:
         sent = 0
         failed: dict[str, BaseException] = {}
         pulled: list[BaseException] = []
+        suspect: tuple[str, BaseException] | None = None
         while sent < len(raws):
             queue = self._backlog.choose(self._queue, failed)
             started = runtime.now()
@@ -121,6 +123,15 @@ class BacklogRoute:
                     raise sdk.PartlyAcceptedError(range(sent), range(sent, len(raws)), error) from error
                 raise
             except (AzureError, OSError) as error:
+                if blames_message(error):
+                    self._backlog.mark_reachable()
+                    if suspect is not None or not self._backlog.has_others(queue):
+                        if sent:
+                            raise sdk.PartlyAcceptedError(range(sent), range(sent, len(raws)), error) from error
+                        raise
+                    suspect = queue, error
+                    failed[queue] = error
+                    continue
                 if verdict(sdk.describe(error)) is Verdict.BUSY and await _pause_for_busy_server(deadline):
                     continue
                 failed[queue] = error
@@ -129,6 +140,9 @@ class BacklogRoute:
                     pulled.append(error)
                 continue
             self._backlog.put_back(queue)
+            if suspect is not None:  # another queue took what this one refused
+                self._backlog.pull(*suspect)
+                suspect = None
 
     async def limit_bytes(self, deadline: float) -> int:
         """The size limit of one send to this sender's backlog queue, as its link announced it."""
@@ -335,8 +349,7 @@ class SpoolForwarder:
             gone = await self._to_primary(entity, entries, primary)
             await self._remove(journal, gone)
             rest = [entry for entry in entries if entry not in gone]
-            if rest and await self._to_backlog(entity, rest, backlog):
-                await self._remove(journal, rest)
+            if rest and await self._to_backlog(journal, entity, rest, backlog):
                 gone, rest = entries, []
             moved = moved or bool(gone)
             if not all(entry.is_expired(self._policy) for entry in rest):
@@ -382,15 +395,32 @@ class SpoolForwarder:
         observe(runtime.now() - started)
         return living
 
-    async def _to_backlog(self, entity: str, entries: Sequence[SpoolEntry], routes: dict[str, BacklogRoute]) -> bool:
+    async def _to_backlog(
+        self, journal: SpoolJournal, entity: str, entries: Sequence[SpoolEntry], routes: dict[str, BacklogRoute]
+    ) -> bool:
+        """Move messages to the backlog, and set aside those that it refuses; False if it takes none now."""
         raws = [entry.aged if self._policy == "deduct" else entry.raw for entry in entries]
         route = routes.setdefault(entity, BacklogRoute(entity, self._backlog))
         try:
             await route.send(raws, runtime.now() + self._send_timeout, route=Route.SPOOL)
         except (errors.PairbusError, AzureError, OSError, ValueError) as error:
-            self._log_refusal("backlog", entity, error)
-            return False
+            if isinstance(error, errors.PartlyAcceptedError):
+                await self._remove(journal, entries[: error.rest[0]])
+                entries = entries[error.rest[0] :]
+            if not blames_message(getattr(error, "cause", error)):
+                self._log_refusal("backlog", entity, error)
+                return False
+            if len(entries) > 1:  # one by one, to find the message that is refused
+                taken = True
+                for entry in entries:
+                    taken = taken and await self._to_backlog(journal, entity, [entry], routes)
+                return taken
+            _log.warning("A spooled message for %s is set aside, because the backlog refuses it: %s", entity, error)
+            await runtime.in_thread(functools.partial(journal.set_aside, entries[0], sdk.cause(error)))
+            self._backlog.observers.spool_depth(journal.depth)
+            return True
         self._refused.discard(("backlog", entity))
+        await self._remove(journal, entries)
         return True
 
     def _log_refusal(self, place: str, entity: str, error: BaseException) -> None:
