@@ -73,6 +73,8 @@ def _error(row: VerdictRow) -> str:
     if row.blame is not None:
         conditions = [f"`{name}`" for name, meaning in CONDITIONS.items() if meaning.blame is row.blame]
         return f"`{row.class_name}` with condition {', '.join(conditions[:-1])} or {conditions[-1]}"
+    if row.least_status:
+        return f"`{row.class_name}` with a status of {row.least_status} or more"
     retryable = {None: "", True: " that is retryable", False: " that is not retryable"}[row.retryable]
     return f"`{row.class_name}`{retryable}"
 

@@ -21,11 +21,16 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorDescription:
-    """An error as a shell describes it; `class_names` holds the names of its class and of all base classes."""
+    """An error as a shell describes it.
+
+    `class_names` holds the names of its class and of all base classes, and those of the errors that it wraps. `status`
+    is the status with which the service refused a token; 0 if it refused none.
+    """
 
     class_names: frozenset[str]
     condition: str = ""
     retryable: bool = False
+    status: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class VerdictRow:
     condition: str = ""
     blame: Blame | None = None
     retryable: bool | None = None
+    least_status: int = 0
 
     def matches(self, error: ErrorDescription) -> bool:
         return (
@@ -43,6 +49,7 @@ class VerdictRow:
             and (not self.condition or self.condition == error.condition)
             and (self.blame is None or self.blame is meaning(error.condition).blame)
             and (self.retryable is None or self.retryable is error.retryable)
+            and error.status >= self.least_status
         )
 
 
@@ -57,6 +64,9 @@ _LASTING = "lasting, and not the caller's fault"
 
 VERDICTS: tuple[VerdictRow, ...] = (
     VerdictRow("ServiceBusServerBusyError", Verdict.BUSY, "the server asks for a pause"),
+    VerdictRow("TokenAuthFailure", _COUNTS, "the service could not check the token", least_status=500),
+    VerdictRow("TokenAuthFailure", _DOES_NOT_COUNT, _SETUP),
+    VerdictRow("WebSocketAddressException", _COUNTS, _REACH),
     VerdictRow("ServiceBusAuthenticationError", _DOES_NOT_COUNT, _SETUP),
     VerdictRow("ServiceBusAuthorizationError", _DOES_NOT_COUNT, _SETUP),
     VerdictRow("ClientAuthenticationError", _DOES_NOT_COUNT, _SETUP),

@@ -12,7 +12,7 @@ surface does not; a test checks that they still exist.
   reads the first answer without a timeout. During a TLS handshake the transport does not have the socket yet: there,
   `_handler._ssl_opts` and `SSLTransport._wrap_socket_sni` lead to it.
 - `_amqp_transport` of a sender is the transport that a batch must be made for.
-- `_condition` and `_retryable` of an error hold the service's answer.
+- `_condition` and `_retryable` of an error hold the service's answer; a `TokenAuthFailure` inside it, that to a token.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import contextlib
 import socket
 import struct
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, TransportType
 from azure.servicebus._common.tracing import is_tracing_enabled
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus._pyamqp._transport import SSLTransport
+from azure.servicebus._pyamqp.error import TokenAuthFailure
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.amqp._amqp_message import AmqpMessageProperties
 from azure.servicebus.exceptions import (
@@ -49,6 +50,7 @@ LARGEST_MESSAGE_BYTES = 100 * 1024 * 1024
 """The limit of the largest tier, assumed for the primary until its link announces its own."""
 
 _LONGEST_GRACE_SECONDS = 1.0
+_MOST_WRAPPED = 20
 
 _NOT_ENCODABLE = (ValueError, TypeError, OverflowError, AttributeError, struct.error)
 """Errors of the SDK's encoder for content that has no encoding."""
@@ -338,11 +340,23 @@ def describe(error: BaseException) -> ErrorDescription:
     value = getattr(condition, "value", condition)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
+    chain = list(_chain(error))
+    statuses = [one.status_code for one in chain if isinstance(one, TokenAuthFailure)]
     return ErrorDescription(
-        class_names=frozenset(base.__name__ for base in type(error).__mro__),
+        class_names=frozenset(base.__name__ for one in chain for base in type(one).__mro__),
         condition=str(value) if value else "",
         retryable=bool(getattr(error, "_retryable", False)),
+        status=next((status for status in statuses if isinstance(status, int)), 0),
     )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those that it wraps. Only explicit causes: the context may be what the application is handling."""
+    for _ in range(_MOST_WRAPPED):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or getattr(error, "inner_exception", None)
 
 
 def cause(error: BaseException) -> str:
@@ -381,10 +395,7 @@ def could_not_connect(error: BaseException) -> bool:
     """
     if not isinstance(error, ServiceBusConnectionError):
         return isinstance(error, OSError) and not isinstance(error, TimeoutError)
-    cause: BaseException | None = error
-    while isinstance(cause, Exception) and not isinstance(cause, OSError):
-        # Only the explicit cause: the context may be an error that the application is handling.
-        cause = cause.__cause__ or getattr(cause, "inner_exception", None)
+    cause = next((one for one in _chain(error) if isinstance(one, OSError) or not isinstance(one, Exception)), None)
     return isinstance(cause, OSError) and not isinstance(cause, TimeoutError)
 
 
