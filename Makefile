@@ -38,8 +38,9 @@ bench: setup  ## Run the benchmarks: rates and ratios, no assertions
 bench-large: setup  ## Build the tables from 2, 20 and 100 million operations: an hour, and 60 GB of disk
 	@PYTHONPATH=. $(bin)/python benchmarks/bench_ledger.py --operations 2000000 20000000 100000000 --memory 4g $(ARGS)
 
-soak: setup  ## Run the kill tests with many more kills than `make test`, and fuzz for an hour
+soak: setup  ## Run the kill tests with many more kills, the pairing over every kind of connection, and fuzz for an hour
 	@PYTHONPATH=. $(bin)/python scripts/fuzz.py --seconds $${PAIRBUS_FUZZ_SECONDS:-3600}
+	@PAIRBUS_EVERY_WIRE=1 $(bin)/pytest tests/integration/pairing tests/integration/spool tests/integration/syphon/test_syphon_faulting.py $(ARGS)
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/*/test_kill_*.py $(ARGS)
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} PAIRBUS_DRAIN_MESSAGES=$${PAIRBUS_DRAIN_MESSAGES:-100000} \
 		$(bin)/pytest --timeout=0 tests/integration/syphon/test_syphon_crash.py tests/integration/syphon/test_syphon_many.py $(ARGS)

@@ -4,6 +4,7 @@ a queue of its own for each test that sends through it.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import get_args
 
 import pytest
 from azure.servicebus import ServiceBusClient
-from tests.support.pairing import Shell, Wire
+from tests.support.pairing import Shell, Wire, default_wire
 from tests.support.sdk import FACES, Face, sdk_client
 from tests.support.stage import Stage, stage
 
@@ -57,10 +58,20 @@ def shell(request: pytest.FixtureRequest) -> Shell:
     return chosen
 
 
-@pytest.fixture(params=get_args(Wire))
-def wire(request: pytest.FixtureRequest) -> Wire:
-    chosen: Wire = request.param
-    return chosen
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests marked `every_wire` run with every kind of connection; with PAIRBUS_EVERY_WIRE, all that pair do."""
+    marked = metafunc.definition.get_closest_marker("every_wire") is not None
+    pairs = {"pair", "own_pair"} & set(metafunc.fixturenames)
+    if marked or (pairs and os.environ.get("PAIRBUS_EVERY_WIRE")):
+        metafunc.parametrize("wire", get_args(Wire), indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
+    """How the paired clients of the test connect."""
+    chosen: Wire = getattr(request, "param", "plain")
+    with default_wire(chosen):
+        yield chosen
 
 
 @pytest.fixture

@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal, cast
 
+from azure.core.credentials import AccessToken
 from azure.servicebus import ServiceBusClient, TransportType
+from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 from azure.servicebus.aio import ServiceBusClient as AioServiceBusClient
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AioServiceBusAdministrationClient,
@@ -34,7 +37,21 @@ from pairbus.testing.namespace import EmbeddedNamespace, EmbeddedPair
 
 Shell = Literal["sync", "aio"]
 Wire = Literal["plain", "tls", "websockets"]
-"""How the clients reach their namespaces; Azure offers only TLS, and web sockets over TLS."""
+"""How clients reach their namespaces: plain AMQP, AMQP over TLS with a TokenCredential, or web sockets over TLS."""
+
+_default_wire: ContextVar[Wire] = ContextVar("wire", default="plain")
+
+
+@contextmanager
+def default_wire(wire: Wire) -> Iterator[None]:
+    """Let `paired` connect in this way meanwhile."""
+    before = _default_wire.set(wire)
+    try:
+        yield
+    finally:
+        _default_wire.reset(before)
+
+
 CALL_TIMEOUT_SECONDS = 120.0
 Ends = list[dict[str, Any]]
 
@@ -83,7 +100,7 @@ def paired(
     pair: EmbeddedPair,
     shell: Shell = "sync",
     *,
-    wire: Wire = "plain",
+    wire: Wire | None = None,
     retry_total: int = 0,
     primary_port: int | None = None,
     **options: Any,
@@ -95,7 +112,7 @@ def paired(
     options.setdefault("primary_name", pair.primary.name)
     options.setdefault("backlog_queue_count", 3)
     ends = [
-        client_arguments(namespace, wire, port) | {"retry_total": retry_total}
+        client_arguments(namespace, shell, wire or _default_wire.get(), port) | {"retry_total": retry_total}
         for namespace, port in ((pair.primary, primary_port), (pair.secondary, None))
     ]
     if shell == "sync":
@@ -121,23 +138,55 @@ def paired(
         loop.close()
 
 
-def client_arguments(namespace: EmbeddedNamespace, wire: Wire, port: int | None = None) -> dict[str, Any]:
-    """The arguments of `from_connection_string` for a client that reaches the namespace in this way."""
+def client_arguments(namespace: EmbeddedNamespace, shell: Shell, wire: Wire, port: int | None = None) -> dict[str, Any]:
+    """The arguments of a client that reaches the namespace in this way."""
     port = port or namespace.port
-    text = namespace.connection_string.replace(f":{namespace.port}", f":{port}")
     if wire == "plain":
-        return {"conn_str": text}
-    key = text.partition(";")[2].replace("UseDevelopmentEmulator=true", "")
-    arguments = {
-        "conn_str": f"Endpoint=sb://{namespace.name}.servicebus.windows.net/;{key}",
-        "custom_endpoint_address": f"https://localhost:{port}",
-        "connection_verify": namespace.ca_file,
-    }
-    return arguments if wire == "tls" else arguments | {"transport_type": TransportType.AmqpOverWebsocket}
+        return {"conn_str": namespace.connection_string.replace(f":{namespace.port}", f":{port}")}
+    host = f"{namespace.name}.servicebus.windows.net"
+    arguments = {"custom_endpoint_address": f"https://localhost:{port}", "connection_verify": namespace.ca_file}
+    parts = dict(part.partition("=")[::2] for part in namespace.connection_string.split(";"))
+    name, key = parts["SharedAccessKeyName"], parts["SharedAccessKey"]
+    if wire == "tls":
+        tokens = Tokens(host, name, key) if shell == "sync" else AioTokens(host, name, key)
+        return arguments | {"fully_qualified_namespace": host, "credential": tokens}
+    text = f"Endpoint=sb://{host}/;SharedAccessKeyName={name};SharedAccessKey={key}"
+    return arguments | {"conn_str": text, "transport_type": TransportType.AmqpOverWebsocket}
+
+
+class Tokens:
+    """A TokenCredential: it gets a scope that names no namespace, and makes tokens for one namespace."""
+
+    def __init__(self, host: str, key_name: str, key: str) -> None:
+        self._resource = f"sb://{host}/"
+        self._signer = ServiceBusSharedKeyCredential(key_name, key)
+
+    def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        assert scopes == ("https://servicebus.azure.net//.default",)
+        return self._signer.get_token(self._resource)
+
+
+class AioTokens(Tokens):
+    """The same for asyncio; as those of azure-identity, it belongs to the first loop that uses it."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def get_token(self, *scopes: str, **_: Any) -> AccessToken:  # type: ignore[override]
+        self._loop = self._loop or asyncio.get_running_loop()
+        if self._loop is not asyncio.get_running_loop():
+            raise RuntimeError("attached to a different loop")
+        return super().get_token(*scopes)
+
+    async def close(self) -> None:
+        return None
+
+
+def _client(kind: Any, arguments: dict[str, Any]) -> Any:
+    return kind.from_connection_string(**arguments) if "conn_str" in arguments else kind(**arguments)
 
 
 def _sync(pair: EmbeddedPair, ends: Ends, retry_total: int, options: dict[str, Any]) -> pairbus.PairedServiceBusClient:
-    primary, secondary = (ServiceBusClient.from_connection_string(**end) for end in ends)
+    primary, secondary = (_client(ServiceBusClient, end) for end in ends)
     admin = ServiceBusAdministrationClient.from_connection_string(
         pair.secondary.connection_string, connection_verify=pair.secondary.ca_file, retry_total=retry_total
     )
@@ -152,7 +201,7 @@ def _sync(pair: EmbeddedPair, ends: Ends, retry_total: int, options: dict[str, A
 async def _aio(
     pair: EmbeddedPair, ends: Ends, retry_total: int, options: dict[str, Any]
 ) -> pairbus.aio.PairedServiceBusClient:
-    primary, secondary = (AioServiceBusClient.from_connection_string(**end) for end in ends)
+    primary, secondary = (_client(AioServiceBusClient, end) for end in ends)
     admin = AioServiceBusAdministrationClient.from_connection_string(
         pair.secondary.connection_string, connection_verify=pair.secondary.ca_file, retry_total=retry_total
     )
@@ -198,3 +247,25 @@ def backlog_bodies(client: Any, pair: EmbeddedPair) -> list[str]:
     """The bodies of all messages in all backlog queues of a paired client, queue after queue."""
     queues = client.backlog_queues
     return [body for queue in sorted({*queues.found, *queues.created}) for body in bodies(pair.secondary, queue)]
+
+
+def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[BaseException | None]]:
+    """Make the call on a thread; the list gets its error, or None."""
+    outcome: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+            outcome.append(None)
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def is_sending(sender: Any) -> bool:
+    """Whether a send of this paired sender to the primary is under way."""
+    target = getattr(sender, "target", sender)
+    return bool(target._primary._turn._taken)

@@ -147,10 +147,11 @@ class InProcessSyphon:
 def start_in_process(paired: Any) -> InProcessSyphon:
     """Start the syphon of a paired client, sync or aio. The paired client closes it."""
     options = paired.options
+    loop = asyncio.get_running_loop() if inspect.iscoroutinefunction(paired.close) else None
     watch = PairWatch(paired)
     syphon = Syphon(
-        Namespace.of(paired.primary),
-        Namespace.of(paired.secondary),
+        Namespace.of(paired.primary, loop),
+        Namespace.of(paired.secondary, loop),
         primary_name=paired.primary_name,
         queues=range(options.backlog_queue_count),
         backlog_time_to_live=options.backlog_time_to_live,

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import certifi
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import AzureError, HttpResponseError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -77,8 +77,11 @@ class Namespace:
         return cls(host, connection_verify=connection_verify, _credential=credential)
 
     @classmethod
-    def of(cls, client: Any) -> Namespace:
-        """Take the address, the credential and the route of an SDK client, sync or aio."""
+    def of(cls, client: Any, loop: asyncio.AbstractEventLoop | None = None) -> Namespace:
+        """Take the address, the credential and the route of an SDK client, sync or aio.
+
+        `loop` is the loop on which an aio client's credential lives: its tokens are fetched there.
+        """
         config = client._config
         route = {
             "http_proxy": config.http_proxy,
@@ -91,7 +94,7 @@ class Namespace:
             client.fully_qualified_namespace,
             _uses_tls(client),
             client._connection_verify,
-            _credential=client._credential,
+            _credential=_on_its_loop(client._credential, loop),
             _route={name: value for name, value in route.items() if value is not None},
         )
 
@@ -218,6 +221,39 @@ class _AwaitableCredential:
 
     async def __aexit__(self, *_: object) -> None:
         return None
+
+
+class _DistantCredential:
+    """An aio credential that belongs to another event loop, which fetches its tokens."""
+
+    def __init__(self, credential: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._credential = credential
+        self._loop = loop
+
+    async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+        fetching = self._credential.get_token(*scopes, **options)
+        try:
+            token: AccessToken = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(fetching, self._loop))
+        except RuntimeError as error:
+            fetching.close()
+            raise ClientAuthenticationError(f"The application's event loop fetches no tokens: {error}.") from error
+        return token
+
+    async def close(self) -> None:
+        return None
+
+    async def __aenter__(self) -> _DistantCredential:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+def _on_its_loop(credential: Any, loop: asyncio.AbstractEventLoop | None) -> Any:
+    """The credential for use on other loops than its own. Those of the SDK itself, for keys, have no loop."""
+    if loop is None or hasattr(credential, "token_type"):
+        return credential
+    return _DistantCredential(credential, loop) if hasattr(credential, "get_token") else credential
 
 
 def _awaitable(credential: Any) -> Any:

@@ -28,6 +28,7 @@ from pairbus.testing.namespace import EmbeddedPair
 LIMIT = 256 * 1024
 
 
+@pytest.mark.every_wire
 def test_a_sender_stays_with_its_queue_until_it_fails(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     with paired(pair, shell, send_timeout=5, primary_name=queue) as client:
         client.fail_over(queue)
@@ -107,6 +108,7 @@ def test_a_hanging_backlog_queue_leaves_time_for_another(pair: EmbeddedPair, she
         assert sorted(backlog_bodies(client, pair)) == ["1", "2"]
 
 
+@pytest.mark.every_wire
 def test_lists_and_batches_are_diverted_in_order(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     with paired(pair, shell, primary_name=queue) as client:
         client.fail_over(queue)

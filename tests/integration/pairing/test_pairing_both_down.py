@@ -72,6 +72,7 @@ def test_a_secondary_out_of_reach_is_asked_once_and_then_only_by_the_forwarder(
 
 
 @pytest.mark.parametrize("fault", ["refuse", "drop"])
+@pytest.mark.every_wire
 def test_connections_that_break_take_down_the_backlog(
     pair: EmbeddedPair, shell: Shell, tmp_path: Path, fault: str
 ) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,11 @@ import psutil
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
-from tests.support.pairing import Shell, backlog_bodies, bodies, paired
+from tests.support.pairing import Shell, backlog_bodies, bodies, in_background, is_sending, paired
 
 from pairbus import EntityState, TransitionEvent
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair, embedded_pair
-
-
-def in_background(call: Any) -> tuple[threading.Thread, list[BaseException | None]]:
-    outcome: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            call()
-            outcome.append(None)
-        except (ServiceBusError, ValueError) as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, outcome
-
-
-def is_sending(sender: Any) -> bool:
-    target = getattr(sender, "target", sender)
-    return bool(target._primary._turn._taken)
 
 
 def test_a_sender_that_is_closed_finishes_the_send_under_way(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
@@ -76,6 +55,7 @@ def test_a_send_that_never_had_its_turn_blames_no_entity(pair: EmbeddedPair, she
         assert outcome == [None]
 
 
+@pytest.mark.every_wire
 def test_a_client_that_is_closed_blames_no_entity(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     events: list[TransitionEvent] = []
     with paired(pair, shell, failover_interval=0, primary_name=queue) as client:

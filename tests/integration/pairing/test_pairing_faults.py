@@ -176,6 +176,7 @@ def test_a_fault_of_the_whole_namespace_fails_over_each_entity_when_it_is_used(
     assert sorted(backlog_of(client, pair, queue)) == [f"1 {queue}", f"2 {queue}"]
 
 
+@pytest.mark.every_wire
 def test_one_entity_says_nothing_about_its_neighbour(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     other = f"{queue}-other"
     with pair.primary.admin() as admin:
@@ -220,6 +221,7 @@ def test_a_slow_primary_within_the_timeout_is_healthy(pair: EmbeddedPair, shell:
         assert bodies(pair.primary, queue) == ["slow"]
 
 
+@pytest.mark.every_wire
 def test_topics_and_session_queues_fail_over_as_queues_do(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     topic, sessions = f"{queue}-topic", f"{queue}-sessions"
     with pair.primary.admin() as admin:

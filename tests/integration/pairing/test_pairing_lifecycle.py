@@ -98,6 +98,7 @@ def test_closing_twice_does_nothing_and_a_closed_client_says_so(pair: EmbeddedPa
                 call()
 
 
+@pytest.mark.every_wire
 def test_senders_are_context_managers(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     with paired(pair, shell, primary_name=queue) as client:
         with client.get_queue_sender(queue, client_identifier="me") as sender:
@@ -110,6 +111,7 @@ def test_senders_are_context_managers(pair: EmbeddedPair, shell: Shell, queue: s
             pytest.fail("entered a sender of an entity that does not exist")
 
 
+@pytest.mark.every_wire
 def test_entering_a_sender_of_an_entity_that_is_out_of_reach_does_not_raise(
     pair: EmbeddedPair, shell: Shell, queue: str
 ) -> None:

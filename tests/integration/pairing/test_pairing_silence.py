@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
-from tests.support.pairing import Shell, Wire, backlog_bodies, paired
+from tests.support.pairing import Shell, backlog_bodies, in_background, is_sending, paired
 
 from pairbus import EntityState
 from pairbus.testing import wait_until
@@ -24,26 +23,10 @@ def silent_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def in_background(call: Any) -> tuple[threading.Thread, list[BaseException | None]]:
-    outcome: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            call()
-            outcome.append(None)
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, outcome
-
-
-def test_a_send_is_diverted_within_its_time(
-    pair: EmbeddedPair, shell: Shell, wire: Wire, queue: str, silent_port: int
-) -> None:
+@pytest.mark.every_wire
+def test_a_send_is_diverted_within_its_time(pair: EmbeddedPair, shell: Shell, queue: str, silent_port: int) -> None:
     arguments: dict[str, Any] = {"failover_interval": 0, "primary_name": queue, "ping_primary_interval": 1800}
-    with paired(pair, shell, wire=wire, primary_port=silent_port, **arguments) as client:
+    with paired(pair, shell, primary_port=silent_port, **arguments) as client:
         sender = client.get_queue_sender(queue)
         thread, outcome = in_background(lambda: sender.send_messages(ServiceBusMessage("in time"), timeout=3))
         wait_until(lambda: not thread.is_alive(), 20, "the end of a send to a silent peer")
@@ -52,14 +35,14 @@ def test_a_send_is_diverted_within_its_time(
         assert backlog_bodies(client, pair) == ["in time"]
 
 
+@pytest.mark.every_wire
 def test_closing_ends_a_connection_that_is_being_opened(
-    pair: EmbeddedPair, shell: Shell, wire: Wire, queue: str, silent_port: int
+    pair: EmbeddedPair, shell: Shell, queue: str, silent_port: int
 ) -> None:
-    with paired(pair, shell, wire=wire, primary_port=silent_port, primary_name=queue) as client:
+    with paired(pair, shell, primary_port=silent_port, primary_name=queue) as client:
         sender = client.get_queue_sender(queue)
         thread, outcome = in_background(lambda: sender.send_messages(ServiceBusMessage("unheard"), timeout=600))
-        target = getattr(sender, "target", sender)
-        wait_until(lambda: target._primary._turn._taken, 20, "a send under way")
+        wait_until(lambda: is_sending(sender), 20, "a send under way")
         closing, _ = in_background(client.close)
         wait_until(lambda: not closing.is_alive(), 20, "the client to close")
         wait_until(lambda: not thread.is_alive(), 20, "the send to end")

@@ -49,6 +49,7 @@ def test_without_a_spool_the_caller_gets_the_error(pair: EmbeddedPair, shell: Sh
             client.get_queue_sender("orders").send_messages(ServiceBusMessage("lost? no: raised"))
 
 
+@pytest.mark.every_wire
 def test_what_nobody_takes_waits_and_goes_to_the_backlog_in_order(
     pair: EmbeddedPair, shell: Shell, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def reaches(client: Any, queue: str, state: EntityState) -> None:
     wait_until(lambda: client.state(queue) is state, 30, f"{queue} {state.value}")
 
 
+@pytest.mark.every_wire
 def test_a_suspect_entity_raises_until_its_time_is_over_and_then_diverts(
     pair: EmbeddedPair, shell: Shell, queue: str
 ) -> None:
@@ -252,6 +253,7 @@ def test_a_cancelled_send_is_cancelled_and_leaves_the_state_alone(pair: Embedded
         assert backlog_bodies(client, pair) == []
 
 
+@pytest.mark.every_wire
 def test_a_callers_timeout_leaves_time_for_the_backlog(pair: EmbeddedPair, shell: Shell, queue: str) -> None:
     with paired(pair, shell, failover_interval=0, primary_name=queue) as client:
         sender = client.get_queue_sender(queue)
