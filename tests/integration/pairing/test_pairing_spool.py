@@ -283,7 +283,7 @@ def test_a_message_that_the_backlog_refuses_is_set_aside_and_holds_up_nobody(
 ) -> None:
     folder = tmp_path / "spool"
     refused = AmqpAnnotatedMessage(data_body=[b"refused"], properties={"message_id": "x" * 200})
-    with paired(pair, shell, spool=folder, backlog_queue_count=2, **FAST) as client:
+    with paired(pair, shell, spool=folder, backlog_queue_count=2, **FAST | {"send_timeout": 30}) as client:
         sender = client.get_queue_sender("orders")
         pair.primary.stop()
         pair.secondary.stop()

@@ -126,6 +126,7 @@ class BacklogRoute:
                 if blames_message(error):
                     self._backlog.mark_reachable()
                     if suspect is not None or not self._backlog.has_others(queue):
+                        self._queue = queue if suspect is None else suspect[0]
                         if sent:
                             raise sdk.PartlyAcceptedError(range(sent), range(sent, len(raws)), error) from error
                         raise
