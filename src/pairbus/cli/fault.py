@@ -10,7 +10,7 @@ import typer
 from pairbus.cli.options import looks_like_connection_string, parse_duration_ms
 from pairbus.cli.output import Refusal, is_quiet, print_json
 
-Mode = Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail"]
+Mode = Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail", "idle-detach"]
 
 
 def fault(
@@ -26,7 +26,7 @@ def fault(
         typer.Option(
             help="refuse: reject connections; drop: cut them mid-send; hang: never answer; error: answer with an "
             "AMQP condition; throttle: answer server-busy above a rate; slow: delay each send; accept-then-fail: "
-            "store the message, then never answer."
+            "store the message, then never answer; idle-detach: detach the links of senders, as if they had been idle."
         ),
     ] = None,
     entity: Annotated[str | None, typer.Option(help="A queue or topic. Default: the whole namespace.")] = None,

@@ -146,7 +146,7 @@ class StopAction(StepAction, frozen=True, tag="stop"):
 
 
 class FaultAction(StepAction, frozen=True, tag="fault"):
-    mode: Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail", "disable"]
+    mode: Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail", "idle-detach", "disable"]
     namespace: NamespaceRole = "primary"
     entity: str | None = None
     condition: str | None = None

@@ -24,6 +24,8 @@ class Limits:
     max_transaction_operations: int = 100
     max_transactions: int = 1_000
     forward_hops: int = 4
+    link_idle_ms: int | None = None
+    """After this time without a message, a link on which a client sends is detached: 600,000 in the service."""
 
     @property
     def max_message_kilobytes(self) -> int:

@@ -8,6 +8,7 @@ Modes
 - throttle          sends above `rate` messages per second are refused as server-busy
 - slow              everything is answered `delay_ms` later
 - accept-then-fail  messages are stored, but never answered
+- idle-detach       the open links on which clients send are detached, as if they had been idle; new links work
 
 Rules
 - An entity's own fault takes precedence over the namespace's. A fault covers an entity with its sub-queues,
@@ -35,7 +36,7 @@ from pairbus.embedded.errors import InvalidError
 from pairbus.embedded.security import sign
 from pairbus.errors import UsageError
 
-FaultMode = Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail"]
+FaultMode = Literal["refuse", "drop", "hang", "error", "throttle", "slow", "accept-then-fail", "idle-detach"]
 MODES: tuple[str, ...] = get_args(FaultMode)
 SERVER_BUSY = "com.microsoft:server-busy"
 MAX_FAULTS = 1_000

@@ -56,7 +56,7 @@ class Backlog:
         self,
         rotation: Rotation,
         *,
-        make_sender: Callable[[str], Any],
+        make_sender: Callable[[str, str], Any],
         random: Callable[[], float],
         guard: Any,
         observers: Observers,
@@ -67,6 +67,7 @@ class Backlog:
         self._mutex = threading.Lock()
         self._random = random
         self.make_sender = make_sender
+        """Makes the SDK's sender for a backlog queue and the entity whose messages it takes."""
         self.guard = guard
         self.observers = observers
         self.has_spool = has_spool

@@ -47,7 +47,7 @@ class PairedClientSurface:
         queues = [backlog_path(primary_name, index) for index in range(options.backlog_queue_count)]
         self.backlog = Backlog(
             Rotation(queues, cast(float, options.ping_primary_interval)),
-            make_sender=options.secondary.get_queue_sender,
+            make_sender=lambda queue, entity: options.secondary.get_queue_sender(queue, **self.link_settings(entity)),
             random=random.Random().random,  # noqa: S311 - spreads load, keeps no secret
             guard=guard,
             observers=self.observers,
@@ -128,6 +128,11 @@ class PairedClientSurface:
         def list_subscription_sessions(self, *args: Any, **kwargs: Any) -> Any:
             self.check_usable()
             return self._primary.list_subscription_sessions(*args, **kwargs)
+
+    def link_settings(self, entity: str) -> dict[str, Any]:
+        """The arguments, such as socket_timeout, of the latest sender for this entity: for all links that serve it."""
+        watched = self._entities.get(entity.lower())
+        return {} if watched is None else watched.link_settings
 
     def next_backlog_number(self) -> int:
         """A sequence number for a message scheduled into the backlog: negative, so clearly not the primary's."""
@@ -269,6 +274,7 @@ class EntityRecord:
         self.name = name
         self.machine = EntityMachine(rules)
         self.episode: str | None = None
+        self.link_settings: dict[str, Any] = {}
         self.message_limit_bytes = 0
         self.batch_limit_bytes = 0
         self._observers = observers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ from azure.servicebus.exceptions import (
 )
 from tests.support.stage import Stage, receive, receive_one, texts
 
+from pairbus.embedded.errors import Limits
 from pairbus.embedded.faults import FaultControlError, RemoteSwitchboard
+from pairbus.testing.clock import ManualClock
+from pairbus.testing.namespace import EmbeddedNamespace
 
 CONDITIONS = {
     "com.microsoft:server-busy": ServiceBusServerBusyError,
@@ -182,3 +186,20 @@ def test_the_control_endpoint_refuses_nonsense_and_strangers(stage: Stage) -> No
     with pytest.raises(FaultControlError, match="Manage"):
         RemoteSwitchboard(stranger).list()
     assert stage.namespace.faults() == []
+
+
+def test_a_senders_link_without_messages_is_detached_as_in_the_service(tmp_path: Path) -> None:
+    clock = ManualClock()
+    limits = Limits(link_idle_ms=600_000)
+    with EmbeddedNamespace("contoso", data=tmp_path / "contoso", clock=clock, limits=limits) as namespace:
+        with namespace.admin() as admin:
+            admin.create_queue("orders")
+        with namespace.client(retry_total=0) as client, client.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("in use"))
+            clock.advance(600)
+            sender.send_messages(ServiceBusMessage("in use again"))
+            clock.advance(600)
+            clock.advance(600)
+            with pytest.raises(ServiceBusError):
+                sender.send_messages(ServiceBusMessage("too late"))
+            sender.send_messages(ServiceBusMessage("on a fresh link"))

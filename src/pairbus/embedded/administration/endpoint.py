@@ -92,7 +92,7 @@ async def _apply_fault(faults: FaultSwitchboard, request: web.BaseRequest) -> No
             await asyncio.sleep((fault.delay_ms or 0) / 1000)
         case "throttle" if not faults.lets_through(fault):
             raise ServerBusyError("A fault is switched on: the server is busy. Try again in 10 seconds.")
-        # The mode accept-then-fail only affects messages.
+        # The modes accept-then-fail and idle-detach only affect messages and links.
 
 
 async def _wait_for_end(faults: FaultSwitchboard, fault: Fault) -> None:

@@ -29,6 +29,7 @@ from pairbus.amqp.message import BATCH_FORMAT, split_batch
 from pairbus.amqp.outcomes import Accepted, AmqpError, Modified, Rejected, Released, State, Transactional
 from pairbus.amqp.types import AmqpDecodeError, Described, Symbol, ULong
 from pairbus.embedded.broker import MessageDelivery, ReceiveMode, Receiver
+from pairbus.embedded.clock import Alarm
 from pairbus.embedded.entities.message import (
     AbandonMessage,
     CompleteMessage,
@@ -64,6 +65,7 @@ BUSY = AmqpError(SERVER_BUSY, "The server is busy. Wait 10 seconds and try again
 
 _ACCEPTED = Accepted()
 _TIMED_OUT = Rejected(AmqpError("com.microsoft:timeout", "The entity did not answer in time."))
+_IDLE = AmqpError("amqp:link:detach-forced", "The link is detached because it was idle. Open another one.")
 _BATCH_OVERHEAD_BYTES = 4_096
 """Allowed for the envelope of a batch whose messages have exactly the permitted size."""
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
@@ -143,16 +145,44 @@ class SendingLink(LinkEnd):
     def __init__(self, connection: ServerConnection, link: Link, path: str) -> None:
         super().__init__(connection, link, path)
         self._answered = 0
+        self._active = True
+        self._idle_alarm: Alarm | None = None
 
     def open(self) -> None:
         limits = self._connection.limits
+        if limits.link_idle_ms is not None:
+            self._watch_idleness(limits.link_idle_ms)
         self._link.accept(
             properties={Symbol("com.microsoft:max-message-batch-size"): ULong(limits.max_batch_bytes)},
             max_message_size=limits.max_message_bytes,
         )
         self._link.grant(SEND_CREDIT)
 
+    def closed(self) -> None:
+        if self._idle_alarm is not None:
+            self._idle_alarm.cancel()
+            self._idle_alarm = None
+
+    def _watch_idleness(self, idle_ms: int) -> None:
+        """Detach the link when no message came during a whole period."""
+
+        def look() -> None:
+            if self._active:
+                self._watch_idleness(idle_ms)
+            else:
+                self._detach_as_idle()
+
+        self._active = False
+        clock = self._connection.broker.clock
+        self._idle_alarm = clock.call_at(clock.now_ms() + idle_ms, look)
+
+    def _detach_as_idle(self) -> None:
+        self._link.context = None
+        self.closed()
+        self._link.close(_IDLE)
+
     def received(self, delivery: IncomingDelivery, raw: bytes, message_format: int) -> None:
+        self._active = True
         connection = self._connection
         fault = connection.faults.fault_of(self.path)
         if fault is None:
@@ -237,6 +267,10 @@ class SendingLink(LinkEnd):
         self._connection.broker.send(self.path, raws, stored)
 
     def faults_changed(self) -> None:
+        fault = self._connection.faults.fault_of(self.path)
+        if fault is not None and fault.mode == "idle-detach":
+            self._detach_as_idle()
+            return
         for delivery, state in self._take_hung():
             delivery.settle(state)
             self._return_credit()

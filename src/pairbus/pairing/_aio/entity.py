@@ -14,9 +14,11 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from azure.core.exceptions import AzureError
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from pairbus.failover.classification import Verdict, verdict
 from pairbus.failover.states import Action, Decision, EntityState, Event, EventKind, FailoverRules
 from pairbus.ledger import Operation, Route, error_name
 from pairbus.pairing import sdk
@@ -29,6 +31,9 @@ _log = logging.getLogger("pairbus.pairing")
 _SHORTEST_PING_TIMEOUT = 10.0
 _PAUSE_AFTER_FAILURE_SECONDS = 1.0
 
+IDLE_SECONDS = 60.0
+"""A link without a successful call for this long counts as idle. The service allows 10 minutes, routers less."""
+
 T = TypeVar("T")
 
 
@@ -40,7 +45,8 @@ class SharedSender:
     """An SDK sender whose callers take turns, each with a time limit.
 
     The SDK's sender does not allow concurrent use. A sender whose call was cancelled may have written half a frame, so
-    it is replaced and closed.
+    it is replaced and closed. The service detaches idle links, and routers forget idle connections: a call that fails
+    on a link that was idle is made once more, on a fresh one.
     """
 
     def __init__(self, make: Callable[[], ServiceBusSender], guard: runtime.Guard) -> None:
@@ -49,6 +55,7 @@ class SharedSender:
         self._turn = runtime.Turn()
         self._mutex = threading.Lock()
         self._sender: ServiceBusSender | None = None
+        self._used_at = math.inf
         self._closings: list[runtime.Job] = []
         self._closed = False
 
@@ -79,26 +86,39 @@ class SharedSender:
         if not turn.take_now():
             await self._wait_for_turn(deadline, wanted)
         try:
-            if self._closed:
-                raise ValueError("The sender has been closed.")
-            sender = self._sender or self.sender
-            seconds = deadline - runtime.now()
-            if seconds <= 0:
-                raise sdk.TurnTimeoutError
-            limit.begin(sender, seconds)
-            try:
-                return await call(sender, seconds)
-            except runtime.CANCELLED as error:
-                self._replace(sender)
-                if limit.ended_the_call():
-                    raise _no_answer(seconds) from error
-                raise
-            except runtime.ENDED_BY_LIMIT as error:
-                if limit.ended_the_call():
-                    raise _no_answer(seconds) from error
-                raise
-            finally:
-                limit.end()
+            while True:
+                if self._closed:
+                    raise ValueError("The sender has been closed.")
+                sender = self._sender or self.sender
+                started = runtime.now()
+                seconds = deadline - started
+                if seconds <= 0:
+                    raise sdk.TurnTimeoutError
+                was_idle = started - self._used_at >= IDLE_SECONDS
+                if was_idle:
+                    seconds /= 2  # the rest is for a fresh link
+                limit.begin(sender, seconds)
+                failure: Exception
+                try:
+                    result = await call(sender, seconds)
+                except runtime.CANCELLED as error:
+                    self._replace(sender)
+                    if not limit.ended_the_call():
+                        raise
+                    failure = _no_answer(seconds, error)
+                except (AzureError, OSError) as error:
+                    failure = _no_answer(seconds, error) if limit.ended_the_call() else error
+                else:
+                    self._used_at = started
+                    return result
+                finally:
+                    limit.end()
+                if not was_idle or verdict(sdk.describe(failure)) is not Verdict.COUNTS:
+                    raise failure
+                _log.info("A link failed after it was idle (%s); trying a fresh one.", type(failure).__name__)
+                self._used_at = math.inf
+                if self._sender is sender:
+                    self._replace(sender)
         finally:
             turn.give_back()
 
@@ -156,8 +176,10 @@ async def _close(sender: ServiceBusSender) -> None:
         _log.debug("Closing a sender whose call was cancelled failed.", exc_info=True)
 
 
-def _no_answer(seconds: float) -> OperationTimeoutError:
-    return OperationTimeoutError(message=f"No answer within {seconds:g} seconds.")
+def _no_answer(seconds: float, cause: BaseException) -> OperationTimeoutError:
+    error = OperationTimeoutError(message=f"No answer within {seconds:g} seconds.")
+    error.__cause__ = cause
+    return error
 
 
 class WatchedEntity(EntityRecord):

@@ -253,6 +253,3 @@ class Limit:
 
 CANCELLED: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
 """Errors of a call whose caller gave up. The SDK may have written half a frame on its connection."""
-
-ENDED_BY_LIMIT: tuple[type[BaseException], ...] = CANCELLED
-"""Errors of a call that its limit ended."""

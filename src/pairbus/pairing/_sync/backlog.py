@@ -214,7 +214,7 @@ class BacklogRoute:
         if shared is None:
             if self._closed:
                 raise ValueError("The sender has been closed.")
-            shared = SharedSender(lambda: self._backlog.make_sender(queue), self._backlog.guard)
+            shared = SharedSender(lambda: self._backlog.make_sender(queue, self._entity), self._backlog.guard)
             shared = self._senders.setdefault(queue, shared)
         return shared
 

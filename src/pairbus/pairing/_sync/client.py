@@ -128,7 +128,7 @@ class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
         self.observers.publish_through(publish(self))
         self.observers.paired(self._created, len(self.backlog.in_rotation))
         if self.options.spool is not None:
-            self.spool = SpoolForwarder(self.options, self.backlog, self.state, self._primary.get_queue_sender)
+            self.spool = SpoolForwarder(self.options, self.backlog, self.state, self._send_home)
             self.spool.start()
         if self.options.enable_syphon:
             # Imported here: an application without a syphon need not install its dependencies.
@@ -153,8 +153,9 @@ class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
         **kwargs: Any,
     ) -> PairedServiceBusSender:
         """A paired sender for a queue of the primary; arguments as for the SDK's client."""
-        kwargs |= {"client_identifier": client_identifier, "socket_timeout": socket_timeout}
-        return self._paired(queue_name, lambda: self._primary.get_queue_sender(queue_name, **kwargs))
+        kwargs |= {"socket_timeout": socket_timeout}
+        make = functools.partial(self._primary.get_queue_sender, queue_name, client_identifier=client_identifier)
+        return self._paired(queue_name, functools.partial(make, **kwargs), kwargs)
 
     def get_topic_sender(
         self,
@@ -165,8 +166,9 @@ class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
         **kwargs: Any,
     ) -> PairedServiceBusSender:
         """A paired sender for a topic of the primary; arguments as for the SDK's client."""
-        kwargs |= {"client_identifier": client_identifier, "socket_timeout": socket_timeout}
-        return self._paired(topic_name, lambda: self._primary.get_topic_sender(topic_name, **kwargs))
+        kwargs |= {"socket_timeout": socket_timeout}
+        make = functools.partial(self._primary.get_topic_sender, topic_name, client_identifier=client_identifier)
+        return self._paired(topic_name, functools.partial(make, **kwargs), kwargs)
 
     def close(self) -> None:
         """Close the ping tasks, the syphon, the spool and the clients of both namespaces.
@@ -197,32 +199,32 @@ class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
         if failures:
             raise failures[0]
 
-    def _paired(self, entity: str, make_sender: Any) -> PairedServiceBusSender:
-        self.check_usable()
-        sender = PairedServiceBusSender(self, self._watched(entity), make_sender)
+    def _paired(self, entity: str, make_sender: Any, link_settings: dict[str, Any]) -> PairedServiceBusSender:
+        watched = self._watched(entity)
+        watched.link_settings = link_settings
+        sender = PairedServiceBusSender(self, watched, make_sender)
         with self._mutex:
             self._senders.add(sender)
         return sender
 
     def _watched(self, entity: str) -> WatchedEntity:
         self.check_usable()
-
-        def make_ping_sender() -> ServiceBusSender:
-            # For the SDK's sender, a topic is a path like any other.
-            return self._primary.get_queue_sender(entity)
-
         with self._mutex:
             watched = self._entities.get(entity.lower())
             if watched is None:
                 watched = self._entities[entity.lower()] = WatchedEntity(
                     entity,
                     self.options.rules,
-                    make_sender=make_ping_sender,
+                    make_sender=functools.partial(self._send_home, entity),
                     guard=self.guard,
                     observers=self.observers,
                     send_timeout=self.send_timeout,
                 )
             return watched
+
+    def _send_home(self, entity: str) -> ServiceBusSender:
+        """The SDK's sender for pings and for the spool, for which a topic is a path like any other."""
+        return self._primary.get_queue_sender(entity, **self.link_settings(entity))
 
 
 def _close_senders(senders: Sequence[PairedServiceBusSender]) -> None:

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from azure.servicebus import ServiceBusSender
-from azure.servicebus.exceptions import ServiceBusError
 
 from pairbus.pairing.sdk import break_connection, grace, watch_handshakes
 
@@ -282,6 +281,3 @@ class Limit:
 
 CANCELLED: tuple[type[BaseException], ...] = (KeyboardInterrupt,)
 """Errors of a call whose caller gave up. The SDK may have written half a frame on its connection."""
-
-ENDED_BY_LIMIT: tuple[type[BaseException], ...] = (ServiceBusError, OSError)
-"""Errors of a call that its limit ended."""
