@@ -149,7 +149,8 @@ def client_arguments(namespace: EmbeddedNamespace, shell: Shell, wire: Wire, por
     name, key = parts["SharedAccessKeyName"], parts["SharedAccessKey"]
     if wire == "tls":
         tokens = Tokens(host, name, key) if shell == "sync" else AioTokens(host, name, key)
-        return arguments | {"fully_qualified_namespace": host, "credential": tokens}
+        direct = {"transport_type": TransportType.Amqp}  # for an endpoint of its own, the SDK prefers web sockets
+        return arguments | direct | {"fully_qualified_namespace": host, "credential": tokens}
     text = f"Endpoint=sb://{host}/;SharedAccessKeyName={name};SharedAccessKey={key}"
     return arguments | {"conn_str": text, "transport_type": TransportType.AmqpOverWebsocket}
 
