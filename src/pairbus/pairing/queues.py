@@ -30,8 +30,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from azure.core.exceptions import AzureError
-from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError, ServiceBusConnectionError
+from azure.core.exceptions import AzureError, HttpResponseError
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
+)
 
 from pairbus import envelope
 from pairbus.amqp.conditions import Blame, meaning
@@ -174,6 +181,17 @@ def was_created(queue: str, outcome: bool | BaseException) -> bool:
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
+
+
+def is_right_missing(outcome: bool | BaseException) -> bool:
+    """Whether the administration answered that the credential lacks the right to look at the queue."""
+    return isinstance(outcome, HttpResponseError) and outcome.status_code in (401, 403)
+
+
+def keeps_from_pairing(error: BaseException) -> bool:
+    """Whether an error of a link to one backlog queue is about the namespace or the credential, not just that queue."""
+    own = (ServiceBusServerBusyError, MessagingEntityDisabledError, ServiceBusQuotaExceededError)
+    return not isinstance(error, own)
 
 
 def warn_of_differences(queue: str, properties: Any) -> None:

@@ -189,3 +189,54 @@ def test_options_given_as_values_and_by_name_mean_the_same(pair: EmbeddedPair) -
         options = replace(client.options, backlog_queue_count=2)
         assert options.backlog_queue_count == 2
         assert options.secondary is client.secondary
+
+
+def test_a_secondary_whose_amqp_does_not_answer_is_named(tmp_path: Path, shell: Shell) -> None:
+    with embedded_pair(tmp_path) as pair:
+        with paired(pair, shell, backlog_queue_count=2):
+            pass
+        pair.secondary.fault("error", condition="amqp:unauthorized-access", entity=f"contoso/{BACKLOG}/0")
+        with pytest.raises(PairingError, match=f"contoso/{BACKLOG}/0"), paired(pair, shell, backlog_queue_count=2):
+            pytest.fail("paired with a namespace that takes no messages")
+
+
+@pytest.mark.parametrize("existing", [2, 1])
+def test_where_the_queues_exist_the_rights_to_send_and_listen_are_enough(tmp_path: Path, existing: int) -> None:
+    with embedded_pair(tmp_path) as pair:
+        with paired(pair, "sync", backlog_queue_count=existing):
+            pass
+        with pair.secondary.admin() as admin:
+            for index in range(existing):
+                queue = admin.get_queue(f"contoso/{BACKLOG}/{index}")
+                rights: list[str | AccessRights] = [AccessRights.SEND, AccessRights.LISTEN]
+                queue.authorization_rules = [
+                    AuthorizationRule(
+                        type="SharedAccessAuthorizationRule",
+                        rights=rights,
+                        key_name="sender",
+                        primary_key=KEY,
+                        secondary_key=KEY,
+                    )
+                ]
+                admin.update_queue(queue)
+        endpoint = pair.secondary.connection_string.partition(";")[0]
+        poor = f"{endpoint};SharedAccessKeyName=sender;SharedAccessKey={KEY};UseDevelopmentEmulator=true"
+
+        def make() -> PairedServiceBusClient:
+            return PairedServiceBusClient.from_connection_strings(
+                pair.primary.connection_string,
+                poor,
+                connection_verify=pair.secondary.ca_file,
+                primary_name="contoso",
+                backlog_queue_count=2,
+                send_timeout=10,
+            )
+
+        if existing < 2:
+            with pytest.raises(PairingError, match=f"contoso/{BACKLOG}/1"):
+                make()
+            return
+        with make() as client:
+            client.fail_over("orders")
+            client.get_queue_sender("orders").send_messages(ServiceBusMessage("kept"))
+            assert backlog_bodies(client, pair) == ["kept"]

@@ -11,7 +11,7 @@ import datetime
 import functools
 import importlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -19,6 +19,7 @@ from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.exceptions import MessagingEntityNotFoundError
 
 from pairbus import envelope, errors
 from pairbus.failover.classification import BUSY_PAUSE_SECONDS, Verdict
@@ -35,6 +36,7 @@ from pairbus.pairing.options import (
     check_options,
     check_two_namespaces,
 )
+from pairbus.pairing.queues import keeps_from_pairing
 from pairbus.pairing.surface import PairedClientSurface, PairedSenderSurface
 
 _log = logging.getLogger("pairbus.pairing")
@@ -48,15 +50,18 @@ T = TypeVar("T")
 async def pair_namespace(primary: ServiceBusClient, options: Options) -> PairedServiceBusClient:
     """Pair the primary namespace with the secondary of the options; returns when everything is ready.
 
-    The primary need not be reachable. Raises PairingError if a backlog queue can be neither found nor created, and
-    ValueError if both namespaces are the same.
+    The primary need not be reachable. Raises PairingError if a backlog queue can be neither found nor created, or if no
+    link to it can be opened, and ValueError if both namespaces are the same. Where the backlog queues exist, the
+    secondary's credential needs only the rights to send and listen.
     """
     check_two_namespaces(primary.fully_qualified_namespace, options.secondary.fully_qualified_namespace)
     name = options.name_of_primary(primary.fully_qualified_namespace)
     queues = [backlog_path(name, index) for index in range(options.backlog_queue_count)]
-    found, created = await ensure_queues(options.secondary_admin, queues, cast(float, options.send_timeout))
+    created, unknown = await ensure_queues(options.secondary_admin, queues, cast(float, options.send_timeout))
+    found = tuple(queue for queue in queues if queue not in created)
     paired = PairedServiceBusClient(primary, options, name, found, created)
     try:
+        await paired.check_links(unknown)
         await paired.start()
     except BaseException:
         await paired.close()
@@ -85,6 +90,7 @@ class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
         self.spool: SpoolForwarder | None = None
         self._entities: dict[str, WatchedEntity] = {}
         self._closing = runtime.Once()
+        self._checks: list[runtime.Job] = []
 
     @classmethod
     async def from_connection_strings(
@@ -122,6 +128,18 @@ class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def check_links(self, unknown: Mapping[str, Exception]) -> None:
+        """Open a link to one backlog queue, and to each that could not be looked up; raises PairingError."""
+        queues = list(unknown) or [backlog_path(self.primary_name, 0)]
+        links = [SharedSender(functools.partial(self.backlog.make_sender, queue, ""), self.guard) for queue in queues]
+        deadline = runtime.now() + self.send_timeout
+        outcomes = await runtime.all_of([functools.partial(link.open, deadline) for link in links])
+        self._checks = [runtime.Job("pairbus-closing", functools.partial(_close_quietly, link)) for link in links]
+        for queue, outcome in zip(queues, outcomes, strict=True):
+            if isinstance(outcome, BaseException) and (queue in unknown or keeps_from_pairing(outcome)):
+                cause = unknown.get(queue) if isinstance(outcome, MessagingEntityNotFoundError) else None
+                raise errors.PairingError(queue, cause or outcome) from (cause or outcome)
 
     async def start(self) -> None:
         """Start publishing, the spool's forwarder and the syphon."""
@@ -184,6 +202,7 @@ class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
             entities, senders = list(self._entities.values()), list(self._senders)
         steps: list[Callable[[], Awaitable[None]]] = [entity.close for entity in entities]
         steps.append(functools.partial(_close_senders, senders))
+        steps += [check.finish for check in self._checks]
         if self._syphon is not None:
             steps.append(functools.partial(runtime.in_thread, self._syphon.close))
         if self.spool is not None:
@@ -225,6 +244,13 @@ class PairedServiceBusClient(PairedClientSurface, ServiceBusClient):
     def _send_home(self, entity: str) -> ServiceBusSender:
         """The SDK's sender for pings and for the spool, for which a topic is a path like any other."""
         return self._primary.get_queue_sender(entity, **self.link_settings(entity))
+
+
+async def _close_quietly(link: SharedSender) -> None:
+    try:
+        await link.close()
+    except Exception:  # this link has served its purpose
+        _log.debug("Closing the link of a check failed.", exc_info=True)
 
 
 async def _close_senders(senders: Sequence[PairedServiceBusSender]) -> None:

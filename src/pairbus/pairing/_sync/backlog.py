@@ -34,6 +34,7 @@ from pairbus.pairing.queues import (
     blames_message,
     count_that_fits,
     had_no_fair_chance,
+    is_right_missing,
     warn_of_differences,
     was_created,
 )
@@ -51,14 +52,17 @@ _SEND_ERRORS: tuple[type[BaseException], ...] = (AzureError, OSError, *runtime.C
 
 def ensure_queues(
     admin: ServiceBusAdministrationClient, names: Sequence[str], timeout_s: float
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Create the backlog queues that do not exist, all at once; returns the existing and the created ones.
+) -> tuple[tuple[str, ...], dict[str, Exception]]:
+    """Create the backlog queues that do not exist, all at once.
 
-    Raises PairingError for the first queue that failed.
+    Returns the created ones, and the errors of those that the credential must not look up: they may exist. Raises
+    PairingError for the first queue that failed otherwise.
     """
     outcomes = runtime.all_of([functools.partial(_ensure_queue, admin, name, timeout_s) for name in names])
-    created = [name for name, outcome in zip(names, outcomes, strict=True) if was_created(name, outcome)]
-    return tuple(name for name in names if name not in created), tuple(created)
+    answers = dict(zip(names, outcomes, strict=True))
+    unknown = {name: answer for name, answer in answers.items() if is_right_missing(answer)}
+    created = [name for name in names if name not in unknown and was_created(name, answers[name])]
+    return tuple(created), cast(dict[str, Exception], unknown)
 
 
 def _ensure_queue(admin: ServiceBusAdministrationClient, name: str, timeout_s: float) -> bool:
