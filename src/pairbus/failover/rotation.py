@@ -3,6 +3,8 @@
 Rules
 - A queue that failed is pulled: no sender of the paired client picks it again for `rest_seconds`.
 - While at least one queue is not pulled, a pulled one is never picked.
+- While all are pulled (the secondary is away), they are tried earlier, so that sends use it soon after it is back: one
+  queue per send, after a second, then after two, and so on up to `rest_seconds`.
 - The caller brings the random number; nothing here is random.
 """
 
@@ -10,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+
+_FIRST_PROBE_SECONDS = 1.0
+_MOST_DOUBLINGS = 10
 
 
 @dataclass(slots=True)
@@ -19,6 +24,8 @@ class Rotation:
     queues: Sequence[str]
     rest_seconds: float
     _pulled_until: dict[str, float] = field(default_factory=dict)
+    _probes: int = 0
+    _probe_at: float = 0.0
 
     @property
     def is_whole(self) -> bool:
@@ -30,6 +37,8 @@ class Rotation:
         queues = self.queues
         if without or not self.is_whole:
             queues = [queue for queue in queues if queue not in without and self.may_use(queue, now)]
+            if not queues and not without and self._may_probe(now):
+                queues = self.queues
         return queues[min(int(fraction * len(queues)), len(queues) - 1)] if queues else None
 
     def may_use(self, queue: str, now: float) -> bool:
@@ -44,10 +53,17 @@ class Rotation:
         """Take a queue that failed out of the rotation; True if it was in."""
         was_in = self.may_use(queue, now)
         self._pulled_until[queue] = now + self.rest_seconds
+        if was_in or now >= self._probe_at:
+            self._probes = 0 if was_in else min(self._probes + 1, _MOST_DOUBLINGS)
+            self._probe_at = now + min(_FIRST_PROBE_SECONDS * 2**self._probes, self.rest_seconds)
         return was_in
+
+    def _may_probe(self, now: float) -> bool:
+        return now >= self._probe_at and len(self._pulled_until) == len(self.queues)
 
     def put_back(self, queue: str) -> bool:
         """Put a queue that took a send back into the rotation; True if it was out."""
+        self._probes = 0
         return self._pulled_until.pop(queue, None) is not None
 
     def in_rotation(self, now: float) -> tuple[str, ...]:
@@ -55,4 +71,7 @@ class Rotation:
 
     def next_return(self, now: float) -> float | None:
         """When the next pulled queue may be used again; None if none is pulled."""
-        return min((until for until in self._pulled_until.values() if until > now), default=None)
+        soonest = min((until for until in self._pulled_until.values() if until > now), default=None)
+        if soonest is None or self.in_rotation(now):
+            return soonest
+        return min(soonest, max(self._probe_at, now))

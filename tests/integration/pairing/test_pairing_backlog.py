@@ -322,3 +322,26 @@ def test_a_list_that_the_primary_takes_fits_into_the_backlog(pair: EmbeddedPair,
         client.fail_over(queue)
         sender.send_messages(messages())
         assert backlog_bodies(client, pair) == bodies(pair.primary, queue)
+
+
+def test_a_secondary_that_was_away_is_used_again_as_soon_as_it_answers(
+    pair: EmbeddedPair, shell: Shell, queue: str
+) -> None:
+    with paired(pair, shell, failover_interval=0, ping_primary_interval=1800, primary_name=queue) as client:
+        client.fail_over(queue)
+        sender = client.get_queue_sender(queue)
+        pair.secondary.fault("refuse")
+        with pytest.raises(BacklogUnavailableError):
+            sender.send_messages(ServiceBusMessage("refused"))
+        assert client.backlog_queues.in_rotation == ()
+        pair.secondary.clear_faults()
+
+        def is_taken() -> bool:
+            try:
+                sender.send_messages(ServiceBusMessage("taken"))
+            except BacklogUnavailableError:
+                return False
+            return True
+
+        wait_until(is_taken, 60, "a send to be taken")
+        assert backlog_bodies(client, pair) == ["taken"]

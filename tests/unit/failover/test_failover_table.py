@@ -205,3 +205,20 @@ def test_a_pulled_queue_rests_for_all_and_comes_back() -> None:
     assert rotation.in_rotation(61.0) == ("q/0", "q/1")
     assert rotation.put_back("q/0")
     assert not rotation.put_back("q/0")
+
+
+def test_queues_that_are_all_pulled_are_tried_early_one_per_send_and_ever_less_often() -> None:
+    rotation = Rotation(["q/0", "q/1"], rest_seconds=60)
+    rotation.pull("q/0", 0.0)
+    rotation.pull("q/1", 0.0)
+    assert rotation.pick(0.0, 0.9) is None
+    assert rotation.next_return(0.0) == 1.0
+    assert rotation.pick(0.0, 1.0) == "q/0"
+    assert rotation.pick(0.0, 1.0, without={"q/0"}) is None
+    rotation.pull("q/0", 1.0)
+    rotation.pull("q/1", 1.0)  # as a spool does that finds the whole namespace gone
+    assert rotation.pick(0.0, 2.9) is None
+    assert rotation.pick(0.0, 3.0) == "q/0"
+    assert rotation.in_rotation(3.0) == ()
+    rotation.put_back("q/0")
+    assert rotation.pick(0.9, 3.0) == "q/0"
