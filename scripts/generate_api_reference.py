@@ -37,7 +37,12 @@ NAMES = {
 
 # Classes that users do not construct, and members that only other parts of the package call.
 NOT_CONSTRUCTED = frozenset({"PairedServiceBusClient", "PairedServiceBusSender", "InProcessSyphon"})
-INTERNAL = frozenset({"check_usable", "fault", "is_faulted", "next_backlog_number", "start", "watched_entities"})
+INTERNAL = frozenset(
+    {
+        *("check_links", "check_usable", "fault", "is_faulted", "link_settings", "next_backlog_number"),
+        *("start", "watched_entities"),
+    }
+)
 
 OPENING = """\
 # Python

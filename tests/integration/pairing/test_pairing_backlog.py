@@ -304,7 +304,7 @@ def test_properties_that_the_primary_takes_fit_into_the_backlog(pair: EmbeddedPa
         sender.send_messages(message)
         client.fail_over(queue)
         sender.send_messages(message)
-        parts = [envelope.read(raw).part for raw in backlog_raws(client, pair)]
+        parts = [envelope.inspect(raw).part for raw in backlog_raws(client, pair)]
         restored = envelope.restore(envelope.join([part for part in parts if part is not None]), now_ms=0)
         assert isinstance(restored, Restored)
         (healthy,) = raws(pair.primary, queue)

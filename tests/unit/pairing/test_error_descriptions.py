@@ -10,7 +10,7 @@ from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.servicebus._pyamqp.error import AuthenticationException, ErrorCondition, TokenAuthFailure
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
-from pairbus.failover import Verdict, verdict
+from pairbus.failover.classification import Verdict, verdict
 from pairbus.pairing import sdk
 
 ENDPOINTS = [None, "https://private.contoso.example"]
