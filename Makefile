@@ -25,9 +25,10 @@ test: lint  ## Check formatting, lint and types, and run every test; ARGS='tests
 	$(bin)/pytest -n $(workers) --dist loadscope --no-loadscope-reorder --durations=10 --durations-min=1 $(ARGS); result=$$?; \
 	wait $$types || { cat build/types.log >&2; result=1; }; exit $$result
 
-lint: setup  ## Check formatting and lint
+lint: setup  ## Check formatting and lint; write build/sbom.json and look for known vulnerabilities in the locked packages
 	@$(bin)/ruff format --check --quiet $(checked) || { echo 'Not formatted: run .venv/bin/ruff format' >&2; exit 1; }
 	@$(bin)/ruff check --quiet $(checked)
+	@$(bin)/python scripts/audit.py
 
 types: setup  ## Check types with mypy --strict; TYPES=src/pairbus/ledger selects a part
 	@$(bin)/mypy --no-error-summary $(TYPES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import configparser
 import os
 import subprocess
+import sys
 import tarfile
 import zipfile
 from email.parser import Parser
@@ -59,6 +60,22 @@ def test_the_source_distribution_has_what_a_build_and_the_tests_need(built: Path
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "mkdocs.yml"} <= names
     assert {"requirements/lock.txt", "scripts/setup.sh", "tests/acceptance/test_package.py"} <= names
     assert not [name for name in names if name.startswith((".venv", ".cache", "build", "demo-output"))]
+
+
+def test_a_second_build_elsewhere_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    with tarfile.open(only(built, "*.tar.gz")) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    (source / "PKG-INFO").unlink()  # made by the first build
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "again"), str(source)]
+    old_umask = os.umask(0o077)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    finally:
+        os.umask(old_umask)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for pattern in ("*.whl", "*.tar.gz"):
+        assert only(tmp_path / "again", pattern).read_bytes() == only(built, pattern).read_bytes()
 
 
 def run(*command: str | Path, cwd: Path, timeout: float = 120) -> str:
