@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.leaks import leaks, secrets_of
 
 from pairbus.demo.fleet import DESTINATIONS, ENTITIES, parcel
 from pairbus.demo.story import script
@@ -106,6 +107,14 @@ def test_what_is_kept_can_be_used(redirected: tuple[Path, str]) -> None:
     (kept,) = [path for path in (folder / "demo-output").iterdir() if path.is_dir()]
     assert str(kept) in shown
     assert {"contoso", "contoso-standby", "ledger", "ledger-tables"} <= {path.name for path in kept.iterdir()}
+
+
+def test_no_secret_is_left_behind(redirected: tuple[Path, str]) -> None:
+    folder, _ = redirected
+    (kept,) = [path for path in (folder / "demo-output").iterdir() if path.is_dir()]
+    secrets = secrets_of(kept / "contoso") | secrets_of(kept / "contoso-standby")
+    assert len(secrets) >= 6
+    assert list(leaks(secrets, folder)) == []
 
 
 def test_the_seed_decides_what_is_sent(redirected: tuple[Path, str]) -> None:
