@@ -58,6 +58,7 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
     ping_primary_interval: Duration = _MINUTE
     enable_syphon: bool = False
     syphon_retry_interval: Duration = 1.0
+    syphon_rate: float | None = None
     primary_name: str | None = None
     divert_during_interval: bool = False
     causes_failover: Callable[[BaseException], bool] | None = None
@@ -77,6 +78,9 @@ class SendAvailabilityPairedNamespaceOptions(Generic[AdminT, ClientT]):
         self._seconds("ping_primary_interval", 1, 30 * _MINUTE, "1 second to 30 minutes")
         self._seconds("syphon_retry_interval", 1, 2 * _MINUTE, "1 second to 2 minutes")
         self._seconds("send_timeout", math.ulp(0.0), 24 * 60 * _MINUTE, "more than 0 seconds, at most 24 hours")
+        rate = self.syphon_rate
+        if rate is not None and (not isinstance(rate, int | float) or not 0 < rate < math.inf):
+            raise ValueError(f"syphon_rate is {rate!r}; allowed: messages per second, above 0, or None for no limit.")
         for name in ("enable_syphon", "divert_during_interval"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: True or False.")

@@ -11,6 +11,7 @@ surface does not; a test checks that they still exist.
 - `_handler._connection._transport.sock` is the only way to end a connection attempt to a silent server: the sync SDK
   reads the first answer without a timeout. During a TLS handshake the transport does not have the socket yet: there,
   `_handler._ssl_opts` and `SSLTransport._wrap_socket_sni` lead to it.
+- `_inner_next`, `_inner_anext` and `_handler._shutdown` end the iteration over a receiver.
 - `_amqp_transport` of a sender is the transport that a batch must be made for.
 - `_condition` and `_retryable` of an error hold the service's answer; a `TokenAuthFailure` inside it, that to a token.
 """
@@ -22,7 +23,7 @@ import contextlib
 import socket
 import struct
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, TransportType
@@ -474,6 +475,16 @@ def break_connection(sender: Any) -> None:
         if one is not None:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+
+def end_iteration(receiver: Any, refuse: Callable[..., Any]) -> None:
+    """End a `for message in receiver` that waits for a message, and let another one fail; nothing for a sender."""
+    handler = getattr(receiver, "_handler", None)
+    for name in ("_inner_next", "_inner_anext"):
+        if hasattr(receiver, name):
+            setattr(receiver, name, refuse)
+            if handler is not None:
+                handler._shutdown = True
 
 
 def ping() -> ServiceBusMessage:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pairbus.pairing.sdk import PairedNamespaceFaultedError
+from pairbus.pairing.sdk import PairedNamespaceFaultedError, end_iteration
 from pairbus.syphon.namespaces import Namespace
 from pairbus.syphon.service import Syphon, SyphonState
 
@@ -96,6 +96,7 @@ def _refuse_all(target: Any, partner: str, cause: str) -> None:
     for name, _ in inspect.getmembers(type(target), inspect.isfunction):
         if not name.startswith("_") and name != "close":
             setattr(target, name, refuse)
+    end_iteration(target, refuse)
 
 
 class InProcessSyphon:
@@ -132,6 +133,10 @@ class InProcessSyphon:
     def resume(self) -> None:
         self._syphon.resume()
 
+    def set_rate(self, per_second: float | None) -> None:
+        """Change the limit of messages per second; None: no limit."""
+        self._syphon.set_rate(per_second)
+
     def stop(self) -> None:
         """Finish the messages in hand; does not wait."""
         self._syphon.stop()
@@ -157,6 +162,7 @@ def start_in_process(paired: Any) -> InProcessSyphon:
         backlog_time_to_live=options.backlog_time_to_live,
         retry_interval=options.syphon_retry_interval,
         send_timeout=options.send_timeout,
+        rate=options.syphon_rate,
         ledger=options.ledger,
         state_dir=options.state_dir,
         on_namespace_lost=watch.failed,

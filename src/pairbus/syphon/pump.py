@@ -166,6 +166,10 @@ class Pump:
         self.planner.is_stopping = True
         self._wake.set()
 
+    def wake(self) -> None:
+        """Look again at what may be done now."""
+        self._wake.set()
+
     def pause(self) -> None:
         self._is_paused = True
         self.planner.is_stopping = True

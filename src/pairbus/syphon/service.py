@@ -5,7 +5,8 @@
 Rules:
 - It may run anywhere, and several may run at once: all state is in the queues.
 - Stopping finishes the messages in hand. A crash loses nothing: messages that were not completed are delivered again.
-- With `include_extra`, other backlog queues of this primary are drained first.
+- With `include_extra`, other backlog queues of this primary are drained first. One that cannot be, because a
+  destination is in trouble, does not hold up ours.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 MakeTransport = Callable[[Namespace, Namespace], Transport]
 LONGEST_DESTINATION_PAUSE_SECONDS = 120.0
+EXTRA_LOOK_SECONDS = 0.2
 LEAST_PART_PATIENCE_SECONDS = 60.0
 """A sender stores the parts of a message within its send timeout, which is assumed to be ours."""
 
@@ -210,9 +212,12 @@ class Syphon:
             recorded_primary = recorded_name(self._primary.host, self.primary_name)
             self._published = publish(self, self.options.state_dir, recorded_primary, self._secondary.host)
             try:
-                if self.options.include_extra:
-                    await self._pump_all(await self.extra_queues(), transport, once=True)
-                await self._pump_all(self._paths(), transport, once=once)
+                extra = await self.extra_queues() if self.options.include_extra else []
+                async with asyncio.TaskGroup() as group:
+                    draining = group.create_task(self._pump_all(extra, transport, once=True))
+                    while not draining.done() and not self._is_in_trouble(extra):
+                        await asyncio.wait([draining], timeout=EXTRA_LOOK_SECONDS)
+                    group.create_task(self._pump_all(self._paths(), transport, once=once))
             finally:
                 if self._published is not None:
                     self._published.close()
@@ -271,6 +276,10 @@ class Syphon:
                 if self._is_paused:
                     pump.pause()
                 group.create_task(self._keep_running(pump, once=once), name=f"pump {queue}")
+
+    def _is_in_trouble(self, queues: Sequence[str]) -> bool:
+        """Whether one of these queues waits for a namespace or a destination."""
+        return any(one.paused or one.last_error for one in self.state().queues if one.queue in queues)
 
     async def _keep_running(self, pump: Pump, *, once: bool) -> None:
         """Restart a pump that fails unexpectedly; the others continue."""
@@ -337,6 +346,17 @@ class Syphon:
     def resume(self) -> None:
         self._is_paused = False
         self._for_each_pump(Pump.resume)
+
+    def set_rate(self, per_second: float | None) -> None:
+        """Change the limit of messages per second for all pumps together; None: no limit."""
+        RateLimit(per_second)  # refuses what is not allowed
+
+        def change(pump: Pump) -> None:
+            self._rate.per_second = per_second
+            pump.wake()
+
+        self._rate.per_second = per_second
+        self._for_each_pump(change)
 
     def _for_each_pump(self, act: Callable[[Pump], None]) -> None:
         def act_on_all() -> None:

@@ -378,6 +378,23 @@ def test_parts_of_a_message_leave_the_queue_together_or_not_at_all(stage: Stage)
     assert asyncio.run(main()) == (2, 2, 0), "the lock of the first was gone, so the second stayed"
 
 
+def test_an_extra_queue_that_cannot_be_emptied_holds_up_nobody(stage: Stage) -> None:
+    ill, well = stage.entity("ill"), stage.entity("well")
+    extra = f"{stage.name}/x-servicebus-transfer/7"
+    with stage.pair.primary.admin() as admin:
+        admin.create_queue(ill)
+        admin.create_queue(well)
+    with stage.pair.secondary.admin() as admin:
+        admin.create_queue(extra)
+    stage.pair.primary.fault("drop", entity=ill)
+    put(stage.pair.secondary, extra, [backlog_form(ServiceBusMessage(b"x", message_id="stuck"), ill)])
+    stage.put(backlog_form(ServiceBusMessage(b"x", message_id="regular"), well))
+    with stage.running(include_extra=True):
+        assert ids(take_from(stage.pair.primary, well, 1, wait=60)) == ["regular"]
+        stage.pair.primary.clear_faults(ill)
+        assert ids(take_from(stage.pair.primary, ill, 1, wait=60)) == ["stuck"]
+
+
 def test_extra_queues_are_emptied_first_when_asked(stage: Stage) -> None:
     orders = stage.entity("orders")
     with stage.pair.primary.admin() as admin:

@@ -134,3 +134,36 @@ def test_both_clients_closed_faults_nobody(pair: EmbeddedPair, orders: str) -> N
     assert paired._fault is None
     paired.close()
     assert syphon_threads() == []
+
+
+def test_a_loop_over_a_receiver_ends_when_it_is_faulted(pair: EmbeddedPair, orders: str) -> None:
+    with paired_with_syphon(pair) as paired:
+        receiver = paired.get_queue_receiver(orders)
+        received: list[str] = []
+
+        def receive() -> None:
+            received.extend(str(message) for message in receiver)
+
+        waiting = threading.Thread(target=receive, daemon=True)
+        waiting.start()
+        paired.get_queue_sender(orders).send_messages(ServiceBusMessage("received"))
+        wait_until(lambda: received, 60, "a message")
+        paired.secondary.close()
+        wait_until(lambda: paired.is_faulted, 60, "the primary to be faulted")
+        wait_until(lambda: not waiting.is_alive(), 60, "the loop to end")
+        with pytest.raises(PairedNamespaceFaultedError):
+            next(receiver)
+
+
+def test_the_rate_can_be_changed_while_the_syphon_runs(pair: EmbeddedPair, orders: str) -> None:
+    with paired_with_syphon(pair) as paired:
+        paired.syphon.set_rate(0.001)
+        paired.fail_over(orders)
+        paired.get_queue_sender(orders).send_messages([ServiceBusMessage(str(number)) for number in range(20)])
+        paired.mark_healthy(orders)
+        wait_until(lambda: paired.syphon.state().restored >= 1, 60, "the first message")
+        assert paired.syphon.state().restored < 20
+        with pytest.raises(ValueError, match="rate is -1"):
+            paired.syphon.set_rate(-1)
+        paired.syphon.set_rate(None)
+        wait_until(lambda: paired.syphon.state().restored == 20, 60, "the rest")
