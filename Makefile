@@ -15,8 +15,8 @@ setup:  ## Create .venv with all dependencies; the other targets do this first
 demo: setup  ## Run the whole story on two local namespaces: outage, backlog, recovery, proof that nothing is lost
 	@$(bin)/pairbus demo $(ARGS)
 
-# Four workers also on two cores: many tests wait for the SDK or for a process. A part of the tests starts fewer.
-workers = $(if $(findstring ::,$(ARGS)),0,$(if $(ARGS),2,4))
+# Five workers also on two cores: many tests wait for the SDK or for a process. A part of the tests starts fewer.
+workers = $(if $(findstring ::,$(ARGS)),0,$(if $(ARGS),2,5))
 needs_browser = $(or $(if $(ARGS),,every test),$(findstring browser,$(ARGS)))
 
 test: lint  ## Check formatting, lint and types, and run every test; ARGS='tests/unit -k queue' selects some
@@ -45,7 +45,8 @@ soak: setup  ## Run the kill tests with many more kills, the pairing over every 
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} $(bin)/pytest --timeout=0 tests/integration/*/test_kill_*.py $(ARGS)
 	@PAIRBUS_KILL_ROUNDS=$${PAIRBUS_KILL_ROUNDS:-500} PAIRBUS_DRAIN_MESSAGES=$${PAIRBUS_DRAIN_MESSAGES:-100000} \
 		$(bin)/pytest --timeout=0 tests/integration/syphon/test_syphon_crash.py tests/integration/syphon/test_syphon_many.py $(ARGS)
-	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} $(bin)/pytest --timeout=0 tests/integration/pipeline/test_pipeline_kill.py $(ARGS)
+	@PAIRBUS_BUILD_KILLS=$${PAIRBUS_BUILD_KILLS:-20} PAIRBUS_DRIVER_KILLS=$${PAIRBUS_DRIVER_KILLS:-12} \
+		$(bin)/pytest --timeout=0 tests/integration/pipeline/test_pipeline_kill.py $(ARGS)
 	@PAIRBUS_STREAM_KILL_ROUNDS=$${PAIRBUS_STREAM_KILL_ROUNDS:-10} $(bin)/pytest --timeout=0 tests/integration/pipeline/test_connector_kill.py $(ARGS)
 
 fuzz: setup  ## Fuzz everything that reads bytes of others; ARGS='--seconds 600 sql' selects

@@ -1,10 +1,10 @@
 """Settings of every test run.
 
 - Servers are listed in a run folder of the test run, never in the user's own.
-- Every Spark that a test starts, in whatever process, compiles less: most of its processor time would go into
-  optimizing code that runs for seconds.
+- Every Spark that a test starts, in whatever process, compiles less (`pairbus.pipeline.small_tables`). What users run
+  has Spark's own settings in tests/integration/pipeline/test_pipeline_commands.py.
 - In parallel (`-n`), a worker runs a file from its beginning to its end. Files whose tests use the fixture `spark` form
-  two groups, and each group shares one session. Slow files start first, so that no worker waits for one at the end.
+  a few groups, and each group shares one session. Slow files start first, so that no worker waits for one at the end.
 - Each failure comes with the command that runs this one test again.
 """
 
@@ -18,36 +18,39 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pairbus.pipeline.small_tables import JAVA_OPTIONS, SMALL_TABLES
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.scheduler import LoadScopeScheduling
 
-SHARED_SPARK = {
-    "test_pipeline_": "spark-pipeline",
-    "test_connector_": "spark-connector",
-    "test_spark_": "spark-connector",
+GROUPS = {
+    "spark-tables": ("test_pipeline_build", "test_pipeline_copies", "test_pipeline_bounds", "test_pipeline_looks"),
+    "spark-days": ("test_pipeline_days", "test_pipeline_drill", "test_pipeline_kill"),
+    "spark-audit": ("test_pipeline_audit", "test_pipeline_gold", "test_pipeline_simulation"),
+    "spark-connector": ("test_connector_reading", "test_connector_writing", "test_connector_kill", "test_spark_syphon"),
+    "wheel": ("test_demo", "test_package"),
 }
-STARTS_ITS_OWN_SPARK = ("test_pipeline_commands", "test_connector_secrets", "test_spark_syphon_cluster")
-USES_THE_WHEEL = ("test_demo", "test_package")
+"""Files that one worker runs, because they share a Spark session or the wheel."""
 SLOWEST_FIRST = (
+    "spark-days",
     "test_live_suite",
+    "spark-tables",
     "test_newcomer",
+    "spark-connector",
+    "spark-audit",
+    "wheel",
     "test_docs_blocks",
     "test_syphon_many",
     "test_syphon_crash",
     "test_spark_syphon_cluster",
     "test_examples",
-    "test_demo",
-    "test_package",
     "test_pipeline_commands",
     "test_connector_secrets",
     "test_kill_server",
 )
-SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-SPARK_DEFAULTS = f"""\
-spark.driver.defaultJavaOptions {SHORT_LIVED_JAVA}
-spark.executor.defaultJavaOptions {SHORT_LIVED_JAVA}
-"""
+"""Those that compute among those that wait: at any time some of the workers do the one, some the other."""
+SPARK_DEFAULTS = {**SMALL_TABLES, "spark.executor.defaultJavaOptions": JAVA_OPTIONS}
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +67,9 @@ def restore_log_settings() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def test_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     spark_settings = tmp_path_factory.mktemp("spark-settings")
-    (spark_settings / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+    (spark_settings / "spark-defaults.conf").write_text(
+        "".join(f"{name} {value}\n" for name, value in SPARK_DEFAULTS.items())
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
         patch.setenv("SPARK_CONF_DIR", str(spark_settings))
@@ -77,7 +82,7 @@ def spark() -> Iterator[SparkSession]:
     """One local session for all tests of a worker, started by the first test that uses it."""
     from pairbus.pipeline.session import local_session  # late: a run without Spark tests does not load Spark
 
-    session = local_session("pairbus-tests", cores=2, settings={"spark.sql.shuffle.partitions": "2"})
+    session = local_session("pairbus-tests", cores=2, settings=SMALL_TABLES)
     try:
         yield session
     finally:
@@ -87,20 +92,12 @@ def spark() -> Iterator[SparkSession]:
 def scope_of(file: str) -> str:
     """The group that a worker runs from its beginning to its end."""
     name = PurePath(file).stem
-    if name in USES_THE_WHEEL:
-        return "wheel"
-    if name not in STARTS_ITS_OWN_SPARK:
-        for prefix, group in SHARED_SPARK.items():
-            if name.startswith(prefix):
-                return group
-    return file
+    return next((group for group, names in GROUPS.items() if name in names), file)
 
 
 def start_rank(item: pytest.Item) -> int:
-    name = item.path.stem
-    if scope_of(name).startswith("spark-"):
-        return 0
-    return SLOWEST_FIRST.index(name) + 1 if name in SLOWEST_FIRST else len(SLOWEST_FIRST) + 1
+    scope = PurePath(scope_of(item.path.name)).stem
+    return SLOWEST_FIRST.index(scope) if scope in SLOWEST_FIRST else len(SLOWEST_FIRST)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

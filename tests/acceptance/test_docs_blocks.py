@@ -158,12 +158,13 @@ WITH_SPARK = """
 import json, os
 from pathlib import Path
 from pairbus.pipeline.session import local_session
+from pairbus.pipeline.small_tables import SMALL_TABLES
 from pairbus.testing import embedded_pair
 
 with embedded_pair(Path("data").absolute()) as pair:
     # Before Spark starts: its workers inherit them.
     os.environ["CONTOSO"], os.environ["STANDBY"] = pair.primary.connection_string, pair.secondary.connection_string
-    spark = local_session("documentation", cores=2, settings={"spark.sql.shuffle.partitions": "2"})
+    spark = local_session("documentation", cores=2, settings=SMALL_TABLES)
     for page, programs in json.loads(Path("pages.json").read_text()).items():
         folder = Path("pages", page).absolute()
         folder.mkdir(parents=True)

@@ -345,9 +345,9 @@ def _spark_in_background() -> Iterator[Future[Any]]:
 
     def start(folder: str) -> None:
         from pairbus.pipeline.session import local_session  # importing it takes a second
+        from pairbus.pipeline.small_tables import SMALL_TABLES
 
-        # The tables are small: fewer tasks finish sooner.
-        settings = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": folder}
+        settings = {**SMALL_TABLES, "spark.local.dir": folder}
         try:
             session.set_result(local_session("pairbus demo", settings=settings))
         except BaseException as error:

@@ -22,9 +22,13 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 
 @pytest.fixture(scope="module")
 def pairbus() -> Iterator[CommandProcess]:
-    """In a process of its own: a command ends its Spark session, and must not end that of the tests."""
-    with command_process() as commands:
-        yield commands
+    """In a process of its own: a command ends its Spark session, and must not end that of the tests. Its Spark has
+    no settings for tests: it compiles plans, and adapts them while they run.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SPARK_CONF_DIR")
+        with command_process() as commands:
+            yield commands
 
 
 def write_ledger(folder: Path) -> None:

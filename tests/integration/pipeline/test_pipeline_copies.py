@@ -98,6 +98,10 @@ def test_copies_in_one_build_count_once(spark: SparkSession, ledger: Path, clean
     assert reasons.count(("b.jsonl", "recorded twice")) == of_client
     assert reasons.count(("syphon.jsonl", "recorded twice")) == 2
     assert reasons.count(("syphon.jsonl", "not a JSON object of the ledger's fields")) == 1
+    told = report(spark, tmp_path / "tables")
+    assert (told.summary.accepted, told.summary.diverted, told.summary.restored) == (5, 2, 1)
+    assert told.summary.broken_lines == 1, "a copy is nothing that could not be read"
+    assert [sentence for sentence in doubts(told) if "could not be read" in sentence]
 
 
 def test_copies_of_what_an_earlier_build_read_count_once(
@@ -135,17 +139,6 @@ def test_numbers_between_those_that_were_read_are_new(
         (folder / f"{name}.jsonl").write_text("".join(part))
         assert build(spark, folder, tables).quarantined == 0
     assert counts(spark, tables) == counts(spark, clean)
-
-
-def test_a_copy_is_nothing_that_could_not_be_read(spark: SparkSession, ledger: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "ledger"
-    shutil.copytree(ledger, folder)
-    shutil.copy2(closed_files(ledger)[0], folder / "copy.jsonl")
-    build(spark, folder, tmp_path / "tables")
-    told = report(spark, tmp_path / "tables")
-    assert (told.summary.accepted, told.summary.diverted, told.summary.restored) == (5, 2, 1)
-    assert told.summary.broken_lines == 0
-    assert not [sentence for sentence in doubts(told) if "could not be read" in sentence]
 
 
 def test_a_ledger_without_tables_counts_copies_once(spark: SparkSession, ledger: Path, tmp_path: Path) -> None:

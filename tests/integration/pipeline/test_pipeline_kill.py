@@ -1,10 +1,11 @@
 """A build that is killed has changed nothing, and the next one makes the same tables as if it had never been.
 
-Two kinds of kills. In each run 20 drivers die by SIGKILL, one at each of 20 moments in random order: after each of the
-folders a build writes, and around each step by which Python itself changes the disk. They work on the Spark of the
-tests, which saves its start and makes it worse: Spark survives and goes on with the job of the dead driver, beside the
-next build. And a few whole builds, Java and all, are killed together; each costs a start of Spark, so it is one
-here, and as many as one likes in `make soak`.
+Two kinds of kills. Drivers die by SIGKILL at moments in random order: after each of the folders a build writes, and
+around each step by which Python itself changes the disk. They work on the Spark of the tests, which saves its start and
+makes it worse: Spark survives and goes on with the job of the dead driver, beside the next build. There are 22 moments,
+and each costs most of a build: `make soak` takes all of them, `make test` two of each kind and the last one, others in
+each run. And whole builds, Java and all, are killed together; each costs a start of Spark, so it is one here, and as
+many as one likes in `make soak`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pairbus.pipeline.store import TableStore
 pytestmark = pytest.mark.timeout(900)  # Spark on a busy machine
 
 KILLS = int(os.environ.get("PAIRBUS_BUILD_KILLS", "1"))
+MOMENTS_OF_A_KIND = int(os.environ.get("PAIRBUS_DRIVER_KILLS", "2"))
 WRITES = 12
 """Folders that one build leaves: silver, quarantine, and the tables."""
 STEPS = ("shutil.rmtree", "os.rename", "os.sync", "os.fsync", "os.replace")
@@ -40,7 +42,8 @@ PROGRAM = """
     import sys
     from pairbus.pipeline.build import build
     from pairbus.pipeline.session import local_session
-    spark = local_session(cores=2, settings={"spark.sql.shuffle.partitions": "2"})
+    from pairbus.pipeline.small_tables import SMALL_TABLES
+    spark = local_session(cores=2, settings=SMALL_TABLES)
     print("ready", flush=True)
     build(spark, sys.argv[1], sys.argv[2])
     print("done", flush=True)
@@ -191,19 +194,26 @@ def test_a_killed_build_and_its_repetition_equal_one_clean_build(spark: SparkSes
     assert content(spark, tables) == content(spark, tmp_path / "clean"), f"seed {seed}"
 
 
-def test_over_twenty_killed_drivers_and_one_repetition_equal_one_clean_build(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def moments(chance: random.Random) -> list[tuple[str, str, int]]:
+    """Where drivers die: a step, before or after it; or the number of folders written. The first of them leaves
+    something to sweep, and the last has published, though it did not live to know it.
+    """
+    last = ("os.replace", "after", 0)
+    writes = [("none", "-", folders) for folders in range(1, WRITES + 1)]
+    steps = [(step, when, 0) for step in STEPS for when in ("before", "after") if (step, when, 0) != last]
+    first, *rest = chance.sample(writes, min(MOMENTS_OF_A_KIND, len(writes)))
+    rest += chance.sample(steps, min(MOMENTS_OF_A_KIND, len(steps)))
+    chance.shuffle(rest)
+    return [first, *rest, last]
+
+
+def test_killed_drivers_and_one_repetition_equal_one_clean_build(spark: SparkSession, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     ledger, tables = tmp_path / "ledger", tmp_path / "tables"
     write_ledger(ledger, "before")
     build(spark, ledger, tables)
     before = files_that_count(tables)
     write_ledger(ledger, "after")
-    moments: list[tuple[str, str, int]] = [("none", "-", folders) for folders in range(1, WRITES + 1)]
-    moments += [(step, when, 0) for step in STEPS for when in ("before", "after") if (step, when) != LAST]
-    random.Random(seed).shuffle(moments)
-    first = moments.pop(next(i for i, (*_, folders) in enumerate(moments) if folders))  # leaves something to sweep
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     parameters = gateway.gateway_parameters
@@ -221,7 +231,7 @@ def test_over_twenty_killed_drivers_and_one_repetition_equal_one_clean_build(
     assert drivers.stdin is not None
     assert drivers.stdout is not None
     with drivers:
-        for step, when, folders in [first, *moments, (*LAST, 0)]:
+        for step, when, folders in moments(random.Random(seed)):
             assert files_that_count(tables) == before, f"seed {seed}"
             after = last_try(tables)
             drivers.stdin.write(f"{step} {when}\n")
@@ -237,7 +247,3 @@ def test_over_twenty_killed_drivers_and_one_repetition_equal_one_clean_build(
     build(spark, ledger, tables)
     build(spark, ledger, tmp_path / "clean")
     assert content(spark, tables) == content(spark, tmp_path / "clean"), f"seed {seed}"
-
-
-LAST = ("os.replace", "after")
-"""This one has published, though it did not live to know it."""
