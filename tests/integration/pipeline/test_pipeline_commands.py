@@ -12,6 +12,7 @@ from tests.support.commands import CommandProcess, command_process
 from pairbus.cli.__main__ import run
 from pairbus.ledger import CompletedOperation, LedgerWriter, Operation, Route
 from pairbus.pipeline.gold import Pricing
+from pairbus.pipeline.small_tables import JAVA_OPTIONS
 from pairbus.pipeline.store import TableStore
 from pairbus.testing import EmbeddedNamespace
 
@@ -21,12 +22,14 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 
 
 @pytest.fixture(scope="module")
-def pairbus() -> Iterator[CommandProcess]:
-    """In a process of its own: a command ends its Spark session, and must not end that of the tests. Its Spark has
-    no settings for tests: it compiles plans, and adapts them while they run.
+def pairbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandProcess]:
+    """In a process of its own: a command ends its Spark session, and must not end that of the tests. Its Spark works as
+    a user's: it compiles plans, and adapts them while they run.
     """
+    settings = tmp_path_factory.mktemp("spark-settings")
+    (settings / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {JAVA_OPTIONS}\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("SPARK_CONF_DIR")
+        patch.setenv("SPARK_CONF_DIR", str(settings))
         with command_process() as commands:
             yield commands
 
