@@ -18,7 +18,7 @@ import pytest
 
 from pairbus.ledger import CompletedOperation, Operation, Outcome, Route
 from pairbus.pairing.observers import publish
-from pairbus.publishing import Publisher, RequestRefusedError, folder, join
+from pairbus.publishing import Publisher, RequestRefusedError, folder, join, publisher
 from pairbus.publishing.flows import BUCKET_SECONDS, DAY_SECONDS, KEPT_BUCKETS, History
 from pairbus.publishing.publisher import MOST_COUNTS, OTHERS, OperationTally
 from pairbus.publishing.records import (
@@ -33,6 +33,12 @@ from pairbus.testing import wait_until
 from pairbus.testing.waiting import wait_for
 
 BACKLOG = "contoso/x-servicebus-transfer/3"
+
+
+@pytest.fixture(autouse=True)
+def short_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The publisher writes, and looks for requests, ten times a second: the tests wait for that."""
+    monkeypatch.setattr(publisher, "PERIOD_SECONDS", 0.1)
 
 
 class Pair:
