@@ -48,6 +48,8 @@ SLOWEST_FIRST = (
     "test_pipeline_commands",
     "test_connector_secrets",
     "test_kill_server",
+    "test_syphon_records",
+    "test_publishing",
 )
 """Those that compute among those that wait: at any time some of the workers do the one, some the other."""
 SPARK_DEFAULTS = {**SMALL_TABLES, "spark.executor.defaultJavaOptions": JAVA_OPTIONS}
