@@ -50,7 +50,6 @@ STANDARD_LIMIT_BYTES = 256 * 1024
 LARGEST_MESSAGE_BYTES = 100 * 1024 * 1024
 """The limit of the largest tier, assumed for the primary until its link announces its own."""
 
-_LONGEST_GRACE_SECONDS = 1.0
 _MOST_WRAPPED = 20
 
 _NOT_ENCODABLE = (ValueError, TypeError, OverflowError, AttributeError, struct.error)
@@ -428,7 +427,7 @@ def open_link(sender: Any, timeout: float) -> Any:
 
 def grace(seconds: float) -> float:
     """The time beyond its timeout that a call of the SDK gets to end by itself."""
-    return min(_LONGEST_GRACE_SECONDS, seconds / 4)
+    return 1.0 if seconds > 4.0 else seconds / 4
 
 
 class _Handshake:

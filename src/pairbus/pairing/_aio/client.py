@@ -322,7 +322,8 @@ class PairedServiceBusSender(PairedSenderSurface, ServiceBusSender):  # type: ig
         """
         self._check_usable(timeout, **kwargs)
         outgoing: Any = sdk.prepare(message)
-        if sdk.count_of(outgoing) == 0:
+        count = sdk.count_of(outgoing)
+        if not count:
             return
 
         async def send(sender: ServiceBusSender, seconds: float) -> None:
@@ -333,7 +334,7 @@ class PairedServiceBusSender(PairedSenderSurface, ServiceBusSender):  # type: ig
                 seconds = max(deadline - runtime.now(), _SHORTEST_TIMEOUT)
             await sender.send_messages(outgoing, timeout=seconds)
 
-        await self._deliver(Operation.SEND, outgoing, timeout, send, _nothing)
+        await self._deliver(Operation.SEND, outgoing, count, timeout, send, _nothing)
 
     async def schedule_messages(
         self,
@@ -361,7 +362,7 @@ class PairedServiceBusSender(PairedSenderSurface, ServiceBusSender):  # type: ig
             return [self._client.next_backlog_number() for _ in range(count)]
 
         return await self._deliver(
-            Operation.SCHEDULE, outgoing, timeout, schedule, backlog_numbers, scheduled=schedule_time_utc
+            Operation.SCHEDULE, outgoing, count, timeout, schedule, backlog_numbers, scheduled=schedule_time_utc
         )
 
     async def cancel_scheduled_messages(
@@ -413,6 +414,7 @@ class PairedServiceBusSender(PairedSenderSurface, ServiceBusSender):  # type: ig
         self,
         operation: Operation,
         outgoing: sdk.Outgoing,
+        count: int,
         timeout: float | None,  # noqa: ASYNC109 - the SDK's name
         call: Callable[[ServiceBusSender, float], Awaitable[T]],
         diverted: Callable[[], T],
@@ -455,7 +457,7 @@ class PairedServiceBusSender(PairedSenderSurface, ServiceBusSender):  # type: ig
             if self._observers.in_detail:
                 self._observe(operation, outgoing, started, None)
             elif self._tally is not None:
-                self._tally.add(sdk.count_of(outgoing), runtime.now() - started)
+                self._tally.add(count, runtime.now() - started)
             return result
         if timeout is None:
             deadline = runtime.now() + self._send_timeout

@@ -199,14 +199,14 @@ class Limit:
         self._ends = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, sender: Any, seconds: float) -> None:
+    def begin(self, sender: Any, started: float, seconds: float) -> None:
         """A call begins; it is cancelled after `seconds` and a grace period."""
         if self._guard.closed:
             raise ValueError("The paired client has been closed.")
         task = asyncio.current_task()
         assert task is not None
         self._task, self._cancelled_before = task, task.cancelling()
-        self._ends = now() + seconds + grace(seconds)
+        self._ends = started + seconds + grace(seconds)
         timer = self._timer
         if timer is None:
             self._set_timer(self._ends)

@@ -98,7 +98,7 @@ class SharedSender:
                 was_idle = started - self._used_at >= IDLE_SECONDS
                 if was_idle:
                     seconds /= 2  # the rest is for a fresh link
-                limit.begin(sender, seconds)
+                limit.begin(sender, started, seconds)
                 failure: Exception
                 try:
                     result = call(sender, seconds)

@@ -247,9 +247,9 @@ class Limit:
         self._call: tuple[Any, float] | None = None
         self._broken: tuple[Any, float] | None = None
 
-    def begin(self, sender: Any, seconds: float) -> None:
+    def begin(self, sender: Any, started: float, seconds: float) -> None:
         """A call begins; its connection is broken after `seconds` and a grace period."""
-        self._call = (sender, now() + seconds + grace(seconds))
+        self._call = (sender, started + seconds + grace(seconds))
         # Checked after the call is registered: either this sees the closing, or the watcher sees the call.
         if self._guard.closed:
             self._call = None
