@@ -11,6 +11,7 @@ by default, so that a fault shows at once.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -132,10 +133,21 @@ def paired(
             yield blocking
         finally:
             blocking.close()
+            asyncio.run_coroutine_threadsafe(_settle(), loop).result(CALL_TIMEOUT_SECONDS)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _settle() -> None:
+    """Let connections finish closing: what the SDK leaves open complains when it is collected after its loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=2)
+    gc.collect()
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def client_arguments(namespace: EmbeddedNamespace, shell: Shell, wire: Wire, port: int | None = None) -> dict[str, Any]:

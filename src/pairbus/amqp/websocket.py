@@ -155,7 +155,10 @@ class WebSocketTransport(asyncio.Transport):
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._socket.get_extra_info(name, default)
+        try:
+            return self._socket.get_extra_info(name, default)
+        except AttributeError:  # asyncio's TLS transport, once it is closed
+            return default
 
     def _resume_if_drained(self) -> None:
         if self._paused and len(self._unsent) <= self._low_water:

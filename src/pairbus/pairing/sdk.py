@@ -476,6 +476,14 @@ def break_connection(sender: Any) -> None:
                 one.shutdown(socket.SHUT_RDWR)
 
 
+def unfinished_session(sender: Any) -> Any:
+    """The HTTP session of an aio sender whose web socket is being opened, or None: if that is cancelled, the SDK
+    forgets to close the session.
+    """
+    transport = getattr(getattr(getattr(sender, "_handler", None), "_connection", None), "_transport", None)
+    return getattr(transport, "session", None) if getattr(transport, "sock", None) is None else None
+
+
 def end_iteration(receiver: Any, refuse: Callable[..., Any]) -> None:
     """End a `for message in receiver` that waits for a message, and let another one fail; nothing for a sender."""
     handler = getattr(receiver, "_handler", None)

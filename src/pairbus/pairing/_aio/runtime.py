@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from pairbus.pairing.sdk import grace
+from pairbus.pairing.sdk import grace, unfinished_session
 
 T = TypeVar("T")
 
@@ -198,6 +198,9 @@ class Limit:
         self._cancelled_by_us = 0
         self._ends = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._sender: Any = None
+        self._session: Any = None
+        self._closing: asyncio.Future[None] | None = None
 
     def begin(self, sender: Any, started: float, seconds: float) -> None:
         """A call begins; it is cancelled after `seconds` and a grace period."""
@@ -206,6 +209,7 @@ class Limit:
         task = asyncio.current_task()
         assert task is not None
         self._task, self._cancelled_before = task, task.cancelling()
+        self._sender = sender
         self._ends = started + seconds + grace(seconds)
         timer = self._timer
         if timer is None:
@@ -226,6 +230,9 @@ class Limit:
         """The call has ended, in whatever way."""
         if self._cancelled_by_us:
             self.ended_the_call()
+        if self._session is not None:
+            self._closing = asyncio.ensure_future(self._session.close())
+            self._session = None
         self._task = None
 
     def expire(self) -> None:
@@ -234,6 +241,7 @@ class Limit:
             self._timer.cancel()
             self._timer = None
         if self._task is not None:
+            self._session = unfinished_session(self._sender) or self._session
             self._cancelled_by_us += 1
             self._task.cancel()
             self._ends = now()
