@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, cast
 
+import aiohttp
 from azure.core.credentials import AccessToken
 from azure.servicebus import ServiceBusClient, TransportType
 from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
@@ -55,6 +56,7 @@ def default_wire(wire: Wire) -> Iterator[None]:
 
 CALL_TIMEOUT_SECONDS = 120.0
 Ends = list[dict[str, Any]]
+_kept_loops: list[asyncio.AbstractEventLoop] = []
 
 
 class Blocking:
@@ -110,10 +112,11 @@ def paired(
 
     `primary_port` is another port on this machine where the client looks for the primary.
     """
+    wire = wire or _default_wire.get()
     options.setdefault("primary_name", pair.primary.name)
     options.setdefault("backlog_queue_count", 3)
     ends = [
-        client_arguments(namespace, shell, wire or _default_wire.get(), port) | {"retry_total": retry_total}
+        client_arguments(namespace, shell, wire, port) | {"retry_total": retry_total}
         for namespace, port in ((pair.primary, primary_port), (pair.secondary, None))
     ]
     if shell == "sync":
@@ -133,21 +136,23 @@ def paired(
             yield blocking
         finally:
             blocking.close()
-            asyncio.run_coroutine_threadsafe(_settle(), loop).result(CALL_TIMEOUT_SECONDS)
+            if wire == "websockets":
+                asyncio.run_coroutine_threadsafe(_settle(), loop).result(CALL_TIMEOUT_SECONDS)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.close()
+        if wire == "websockets":
+            _kept_loops.append(loop)  # what the SDK leaves of a broken web socket complains if its loop is closed
+        else:
+            loop.close()
 
 
 async def _settle() -> None:
-    """Let connections finish closing: what the SDK leaves open complains when it is collected after its loop."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:
-        await asyncio.wait(others, timeout=2)
-    gc.collect()
-    for _ in range(10):
-        await asyncio.sleep(0)
+    """Close the sessions of web sockets that the SDK left open when they broke."""
+    loop = asyncio.get_running_loop()
+    for one in gc.get_objects():
+        if isinstance(one, aiohttp.ClientSession) and not one.closed and one._loop is loop:
+            await one.close()
 
 
 def client_arguments(namespace: EmbeddedNamespace, shell: Shell, wire: Wire, port: int | None = None) -> dict[str, Any]:
