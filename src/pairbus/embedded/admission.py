@@ -45,8 +45,8 @@ class Admission:
         """The peer has proven its rights, or they have ended."""
         connection = None if transport is None else transport.get_extra_info("socket")
         descriptor = -1 if connection is None else connection.fileno()
-        if descriptor not in self._close:
-            return
+        if descriptor not in self._close or (not proven and descriptor in self._unproven):
+            return  # the deadline of an unproven peer stays, whatever it is answered
         timer = self._unproven.pop(descriptor, None)
         if timer is not None:
             timer.cancel()

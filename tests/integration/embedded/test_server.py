@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -261,6 +262,7 @@ AMQP_OPEN = (  # SASL ANONYMOUS, then an open frame, and no token
     b"AMQP\x03\x01\x00\x00" + b"\x00\x00\x00\x19\x02\x01\x00\x00\x00\x53\x41\xc0\x0c\x01\xa3\x09ANONYMOUS"
     b"AMQP\x00\x01\x00\x00" + b"\x00\x00\x00\x11\x02\x00\x00\x00\x00\x53\x10\xc0\x04\x01\xa1\x01x"
 )
+HEALTH = b"GET /$pairbus/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 STRANGERS = [b"", b"\x16\x03\x01", b"AMQP", HALF_A_HEADER, HALF_A_BODY, REQUEST_AND_PAUSE, UPGRADE, AMQP_OPEN]
 
 
@@ -295,6 +297,22 @@ def test_a_connection_without_a_valid_token_is_closed_in_time(tmp_path: Path, sa
         with contextlib.suppress(ConnectionResetError):
             while connection.recv(4096):
                 pass
+
+
+def test_a_stranger_cannot_stay_by_repeating_a_request_that_is_answered(tmp_path: Path) -> None:
+    limits = Limits(unproven_seconds=0.3)
+    with (
+        EmbeddedNamespace("contoso", data=tmp_path / "data", limits=limits) as namespace,
+        socket.create_connection(("127.0.0.1", namespace.port), timeout=9) as connection,
+    ):
+        answers, give_up_s = 0, time.monotonic() + 9
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(HEALTH)
+            while connection.recv(4096):
+                answers += 1
+                assert time.monotonic() < give_up_s, "the connection stays open"
+                connection.sendall(HEALTH)
+        assert answers
 
 
 def test_what_speaks_no_protocol_is_closed(tmp_path: Path) -> None:
