@@ -11,18 +11,15 @@ from typing import Any
 
 from azure.servicebus import ServiceBusSubQueue
 
-from pairbus.amqp.message import read_facts
 from pairbus.drill.senders import SESSIONS
 from pairbus.drill.stage import Stage
 from pairbus.pairing.options import backlog_path
-from pairbus.spool import SpoolJournal
+from pairbus.spool import look_into
 from pairbus.syphon.backlog import DEAD_LETTERS, peek
 from pairbus.syphon.namespaces import Namespace
 
 PEEK_BATCH = 100
 MAX_PARALLEL_LOOKS = 16
-READ_BATCH = 1000
-MAX_SPOOL_BYTES = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +143,5 @@ async def _peek_backlog(secondary: Namespace, path: str) -> AsyncIterator[str]:
 
 
 def _read_spool(folder: Path) -> set[str]:
-    journal = SpoolJournal(folder, limit_bytes=MAX_SPOOL_BYTES)
-    ids: set[str] = set()
-    try:
-        for entity in journal.entities():
-            last = 0
-            while entries := journal.oldest(entity, after=last, most=READ_BATCH, most_bytes=MAX_SPOOL_BYTES):
-                ids.update(str(read_facts(entry.raw).message_key) for entry in entries)
-                last = entries[-1].number
-    finally:
-        journal.close()
-    return ids
+    """The ids of all messages in the spool, also of those that are set aside."""
+    return {str(message.message_id) for message in look_into(folder)}

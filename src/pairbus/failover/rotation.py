@@ -39,6 +39,7 @@ class Rotation:
             queues = [queue for queue in queues if queue not in without and self.may_use(queue, now)]
             if not queues and not without and self._may_probe(now):
                 queues = self.queues
+                self._schedule_probe(now)
         return queues[min(int(fraction * len(queues)), len(queues) - 1)] if queues else None
 
     def may_use(self, queue: str, now: float) -> bool:
@@ -53,10 +54,14 @@ class Rotation:
         """Take a queue that failed out of the rotation; True if it was in."""
         was_in = self.may_use(queue, now)
         self._pulled_until[queue] = now + self.rest_seconds
-        if was_in or now >= self._probe_at:
-            self._probes = 0 if was_in else min(self._probes + 1, _MOST_DOUBLINGS)
-            self._probe_at = now + min(_FIRST_PROBE_SECONDS * 2**self._probes, self.rest_seconds)
+        if was_in:
+            self._probes = 0
+            self._schedule_probe(now)
         return was_in
+
+    def _schedule_probe(self, now: float) -> None:
+        self._probe_at = now + min(_FIRST_PROBE_SECONDS * 2**self._probes, self.rest_seconds)
+        self._probes = min(self._probes + 1, _MOST_DOUBLINGS)
 
     def _may_probe(self, now: float) -> bool:
         return now >= self._probe_at and len(self._pulled_until) == len(self.queues)

@@ -108,6 +108,10 @@ class Backlog:
                 return favourite
             return self._rotation.pick(self._random(), now, without=without)
 
+    @property
+    def has_one_queue(self) -> bool:
+        return len(self._rotation.queues) == 1
+
     def has_others(self, queue: str) -> bool:
         if self._rotation.is_whole:
             return len(self._rotation.queues) > 1
@@ -238,7 +242,7 @@ def blames_message(error: BaseException) -> bool:
 
 
 def had_no_fair_chance(error: BaseException, seconds: float) -> bool:
-    """Whether a queue failed only because the server was busy or the caller's timeout was very short."""
-    if verdict(sdk.describe(error)) is Verdict.BUSY:
+    """Whether a queue failed only because the server was busy, it was not called, or the timeout was very short."""
+    if isinstance(error, sdk.TurnTimeoutError) or verdict(sdk.describe(error)) is Verdict.BUSY:
         return True
     return isinstance(error, OperationTimeoutError) and seconds < FAIR_ATTEMPT_SECONDS

@@ -45,6 +45,14 @@ class SpoolEntry:
     def is_expired(self, policy: envelope.TimeToLivePolicy) -> bool:
         return isinstance(self.restored(policy), envelope.Expired)
 
+    def defect(self, policy: envelope.TimeToLivePolicy) -> str | None:
+        """Why the message cannot be read; None if it can."""
+        try:
+            self.restored(policy)
+        except envelope.UNREADABLE as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
     @property
     def aged(self) -> bytes:
         """The message with its time in the journal deducted from its time to live."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,3 +71,20 @@ def test_settings_of_a_link_reach_the_backlog_and_the_pings(pair: EmbeddedPair, 
         assert shared.sender._config.socket_timeout == 7.5
         paired_client: Any = getattr(client, "target", client)
         assert paired_client._send_home(queue)._config.socket_timeout == 7.5
+
+
+@pytest.mark.usefixtures("soon_idle")
+def test_a_send_that_is_repeated_leaves_a_record_of_the_first_attempt(
+    pair: EmbeddedPair, shell: Shell, queue: str, tmp_path: Path
+) -> None:
+    """The first attempt may have been accepted after all: a copy must be explained."""
+    with paired(pair, shell, failover_interval=0, primary_name=queue, ledger=tmp_path / "ledger") as client:
+        sender = client.get_queue_sender(queue)
+        sender.send_messages(ServiceBusMessage("0", message_id="first"))
+        pair.primary.fault("idle-detach", entity=queue)
+        pair.primary.clear_faults()
+        sender.send_messages(ServiceBusMessage("1", message_id="second"))
+        assert client.state(queue) is EntityState.HEALTHY
+    lines = [json.loads(line) for file in (tmp_path / "ledger").glob("*.jsonl") for line in file.open()]
+    sends = [line for line in lines if line["operation"] == "send" and line.get("message_id") == "second"]
+    assert ["error" in line for line in sorted(sends, key=lambda line: int(line["n"]))] == [True, False]

@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusError
 from tests.support.pairing import Shell, backlog_bodies, backlog_raws, bodies, paired, raws
@@ -26,6 +27,7 @@ from pairbus import (
 )
 from pairbus.amqp.message import read_facts
 from pairbus.cli.__main__ import run
+from pairbus.spool import SpoolJournal, look_into
 from pairbus.testing import wait_until
 from pairbus.testing.namespace import EmbeddedPair
 
@@ -35,6 +37,13 @@ FAST: dict[str, Any] = {"failover_interval": 0, "ping_primary_interval": 1, "sen
 @pytest.fixture
 def pair(own_pair: EmbeddedPair) -> EmbeddedPair:
     return own_pair
+
+
+def encoded(message: Any) -> bytes:
+    batch = ServiceBusMessageBatch(max_size_in_bytes=2**31)
+    batch.add_message(message)
+    inner: Any = batch._message
+    return bytes(inner[5][0])
 
 
 def depth(client: Any) -> int:
@@ -298,3 +307,55 @@ def test_a_message_that_the_backlog_refuses_is_set_aside_and_holds_up_nobody(
     assert shown["entity"] == "orders"
     assert shown["message_id"] == "x" * 200
     assert "128" in shown["set_aside"]
+
+
+def test_a_list_with_a_message_that_the_backlog_refuses_is_not_accepted_into_the_spool(
+    pair: EmbeddedPair, shell: Shell, tmp_path: Path
+) -> None:
+    """Each message is a send of its own. What the queues refuse could only be set aside, so its sender is told."""
+    large = "x" * 200_000
+    messages: list[Any] = [
+        ServiceBusMessage(f"taken{large}"),
+        AmqpAnnotatedMessage(data_body=[f"refused{large}".encode()], properties={"message_id": "x" * 200}),
+        ServiceBusMessage(f"behind{large}"),
+    ]
+    with paired(pair, shell, spool=tmp_path / "spool", backlog_queue_count=2, **FAST | {"send_timeout": 30}) as client:
+        client.fail_over("orders")
+        sender = client.get_queue_sender("orders")
+        with pytest.raises(PartlyAcceptedError) as raised:
+            sender._store([encoded(message) for message in messages], time.monotonic() + 30, None, None)
+        assert (raised.value.accepted, raised.value.rest) == ((0,), (1, 2))
+        assert depth(client) == 0
+        assert [body[:5] for body in backlog_bodies(client, pair)] == ["taken"]
+
+
+def test_one_queue_alone_does_not_decide_that_a_message_is_refused(
+    pair: EmbeddedPair, shell: Shell, tmp_path: Path
+) -> None:
+    folder = tmp_path / "spool"
+    with paired(pair, shell, spool=folder, backlog_queue_count=2, **FAST | {"send_timeout": 30}) as client:
+        strict, patient = client.backlog_queues.created
+        with pair.secondary.admin() as admin:
+            admin.delete_queue(strict)
+            admin.create_queue(strict, requires_session=True)
+        sender = client.get_queue_sender("orders")
+        pair.primary.stop()
+        pair.secondary.stop()
+        sender.send_messages(ServiceBusMessage("wanted by one queue"))
+        pair.secondary.restart()
+        wait_until(lambda: depth(client) == 0, 90, "the spool to be empty")
+        assert bodies(pair.secondary, patient) == ["wanted by one queue"]
+    assert [message.set_aside for message in look_into(folder)] == []
+
+
+def test_a_damaged_message_is_set_aside_and_holds_up_nobody(pair: EmbeddedPair, shell: Shell, tmp_path: Path) -> None:
+    journal = SpoolJournal(tmp_path / "spool", limit_bytes=10_000)
+    journal.append("orders", [b"no message"], 0)
+    journal.append("orders", [envelope.to_backlog(encoded(ServiceBusMessage("whole")), "orders")], 0)
+    journal.close()
+    with paired(pair, shell, spool=tmp_path / "spool", **FAST | {"send_timeout": 30}) as client:
+        wait_until(lambda: depth(client) == 0, 60, "the spool to be empty")
+        assert bodies(pair.primary, "orders") == ["whole"]
+    (damaged,) = look_into(tmp_path / "spool")
+    assert damaged.set_aside is not None
+    assert damaged.set_aside.startswith("it cannot be read: ")

@@ -222,3 +222,13 @@ def test_queues_that_are_all_pulled_are_tried_early_one_per_send_and_ever_less_o
     assert rotation.in_rotation(3.0) == ()
     rotation.put_back("q/0")
     assert rotation.pick(0.9, 3.0) == "q/0"
+
+
+def test_a_probe_that_is_neither_taken_nor_pulled_is_not_repeated_at_once() -> None:
+    """A busy secondary refuses probes without pulling a queue: the pauses must grow all the same."""
+    rotation = Rotation(["q/0", "q/1"], rest_seconds=60)
+    for queue in rotation.queues:
+        rotation.pull(queue, 0.0)
+    probes = [now / 10 for now in range(600) if rotation.pick(0.0, now / 10) is not None]
+    assert probes == [1.0, 3.0, 7.0, 15.0, 31.0]
+    assert rotation.next_return(32.0) == 60.0

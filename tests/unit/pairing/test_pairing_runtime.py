@@ -15,6 +15,8 @@ from pairbus.pairing._aio import entity as aio_entity
 from pairbus.pairing._aio import runtime as aio
 from pairbus.pairing._sync import entity as sync_entity
 from pairbus.pairing._sync import runtime as sync
+from pairbus.pairing.queues import had_no_fair_chance
+from pairbus.pairing.sdk import TurnTimeoutError
 from pairbus.testing import wait_until
 
 FOREVER = time.monotonic() + 3600
@@ -332,3 +334,30 @@ def test_closing_twice_from_two_threads_waits_for_the_first() -> None:
     first.join()
     other.join()
     assert order == ["body", "second"]
+
+
+def test_an_interrupted_thread_passes_its_turn_on() -> None:
+    """Ctrl-C while a thread waits for its turn: the turn must not go to somebody who is gone."""
+    turn = sync.Turn()
+    assert turn.take_now()
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    class LateInterrupt(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            turn.give_back()  # to this very waiter
+            raise KeyboardInterrupt
+
+    for event in (Interrupted, LateInterrupt):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(threading, "Event", event)
+            turn.take(FOREVER, always)
+        assert turn.waiting == 0
+    assert turn.take_now()
+
+
+def test_a_caller_whose_turn_did_not_come_says_nothing_about_the_queue() -> None:
+    assert had_no_fair_chance(TurnTimeoutError(), 60)
+    assert not had_no_fair_chance(OperationTimeoutError(message="No answer"), 60)

@@ -430,7 +430,9 @@ class PairedServiceBusSender(PairedSenderSurface, ServiceBusSender):  # type: ig
             era = machine.era
             until = deadline if timeout is None else self._until(started, deadline)
             try:
-                result = await self._primary.use(until, call, entity.takes_sends)
+                result = await self._primary.use(
+                    until, call, entity.takes_sends, functools.partial(self._observe, operation, outgoing, started)
+                )
             except sdk.NotWantedError:
                 break
             except runtime.CANCELLED as error:
@@ -494,7 +496,8 @@ class PairedServiceBusSender(PairedSenderSurface, ServiceBusSender):  # type: ig
                 raise
             await spool.store(name, forms)
         except errors.PartlyAcceptedError as error:
-            if spool is None:
+            # A message that the queues refuse must not look accepted: the spool could only set it aside.
+            if spool is None or not isinstance(error.cause, errors.BacklogUnavailableError):
                 raise
             try:
                 await spool.store(name, [forms[position] for position in error.rest])

@@ -130,7 +130,7 @@ class BacklogRoute:
             except (AzureError, OSError) as error:
                 if blames_message(error):
                     self._backlog.mark_reachable()
-                    if suspect is not None or not self._backlog.has_others(queue):
+                    if suspect is not None or self._backlog.has_one_queue:
                         self._queue = queue if suspect is None else suspect[0]
                         if sent:
                             raise sdk.PartlyAcceptedError(range(sent), range(sent, len(raws)), error) from error
@@ -158,10 +158,12 @@ class BacklogRoute:
         self._queue = queue
         shared = self._sender(queue)
         if not sdk.batch_limit(shared.sender):
+            started = runtime.now()
             try:
                 shared.open(deadline)
             except (AzureError, OSError) as error:
-                self._backlog.pull(queue, error)
+                if not had_no_fair_chance(error, runtime.now() - started):
+                    self._backlog.pull(queue, error)
                 return sdk.STANDARD_LIMIT_BYTES
         return sdk.batch_limit(shared.sender)
 
@@ -201,11 +203,15 @@ class BacklogRoute:
             destination=self._entity,
             episode=episode,
         )
+
+        def in_doubt(error: BaseException) -> None:
+            observe(raws[first : first + count], runtime.now() - started, error)
+
         try:
             for piece in pieces:
-                shared.send(functools.partial(sdk.RawBatch, piece), until)
+                shared.send(functools.partial(sdk.RawBatch, piece), until, in_doubt)
         except _SEND_ERRORS as error:
-            observe(raws[first : first + count], runtime.now() - started, error)
+            in_doubt(error)
             raise
         if observers.in_detail or route is not Route.BACKLOG:
             observe(raws[first : first + count], runtime.now() - started)
@@ -310,7 +316,7 @@ class SpoolForwarder:
                 self._wake.wait(None)
             else:
                 back = self._backlog.next_return
-                wait = pause if back is None else max(0.0, min(pause, back - runtime.now()))
+                wait = pause if back is None else min(pause, max(back - runtime.now(), _FIRST_PAUSE_SECONDS))
                 self._pausing = True
                 self._wake.wait(wait)
                 self._pausing = False
@@ -352,6 +358,7 @@ class SpoolForwarder:
             )
             if not entries:
                 break
+            entries = self._without_unreadable(journal, entries)
             gone = self._to_primary(entity, entries, primary)
             self._remove(journal, gone)
             rest = [entry for entry in entries if entry not in gone]
@@ -363,6 +370,22 @@ class SpoolForwarder:
             # Expired messages wait for the backlog and hold up nobody: they will not go home.
             after = entries[-1].number
         return moved
+
+    def _without_unreadable(self, journal: SpoolJournal, entries: list[SpoolEntry]) -> list[SpoolEntry]:
+        """Set aside what a damaged disk has left unreadable: it would stop all messages."""
+        readable = []
+        for entry in entries:
+            defect = entry.defect(self._policy)
+            if defect is None:
+                readable.append(entry)
+            else:
+                self._set_aside(journal, entry, f"it cannot be read: {defect}")
+        return readable
+
+    def _set_aside(self, journal: SpoolJournal, entry: SpoolEntry, reason: str) -> None:
+        _log.warning("A spooled message for %s is set aside: %s", entry.entity, reason)
+        runtime.in_thread(functools.partial(journal.set_aside, entry, reason))
+        self._backlog.observers.spool_depth(journal.depth)
 
     def _remove(self, journal: SpoolJournal, entries: Sequence[SpoolEntry]) -> None:
         if entries:
@@ -421,9 +444,7 @@ class SpoolForwarder:
                 for entry in entries:
                     taken = taken and self._to_backlog(journal, entity, [entry], routes)
                 return taken
-            _log.warning("A spooled message for %s is set aside, because the backlog refuses it: %s", entity, error)
-            runtime.in_thread(functools.partial(journal.set_aside, entries[0], sdk.cause(error)))
-            self._backlog.observers.spool_depth(journal.depth)
+            self._set_aside(journal, entries[0], sdk.cause(error))
             return True
         self._refused.discard(("backlog", entity))
         self._remove(journal, entries)

@@ -81,8 +81,12 @@ class SharedSender:
         deadline: float,
         call: Callable[[ServiceBusSender, float], T],
         wanted: Callable[[], bool] = always,
+        on_retry: Callable[[BaseException], None] | None = None,
     ) -> T:
-        """Make the call when it is our turn, with the SDK's sender and the remaining seconds."""
+        """Make the call when it is our turn, with the SDK's sender and the remaining seconds.
+
+        `on_retry` gets the error of a call on an idle link before the call is made again.
+        """
         turn, limit = self._turn, self._limit
         if not turn.take_now():
             self._wait_for_turn(deadline, wanted)
@@ -117,19 +121,26 @@ class SharedSender:
                 if not was_idle or verdict(sdk.describe(failure)) is not Verdict.COUNTS:
                     raise failure
                 _log.info("A link failed after it was idle (%s); trying a fresh one.", type(failure).__name__)
+                if on_retry is not None:
+                    on_retry(failure)
                 self._used_at = math.inf
                 if self._sender is sender:
                     self._replace(sender)
         finally:
             turn.give_back()
 
-    def send(self, message: Callable[[ServiceBusSender], Any], deadline: float) -> None:
+    def send(
+        self,
+        message: Callable[[ServiceBusSender], Any],
+        deadline: float,
+        on_retry: Callable[[BaseException], None] | None = None,
+    ) -> None:
         """Send the message that is made for the SDK's sender."""
 
         def sent(sender: ServiceBusSender, seconds: float) -> None:
             sender.send_messages(message(sender), timeout=seconds)
 
-        self.use(deadline, sent)
+        self.use(deadline, sent, on_retry=on_retry)
 
     def open(self, deadline: float, wanted: Callable[[], bool] = always) -> None:
         """Open the SDK's link if it is not open; raises the SDK's errors."""

@@ -56,7 +56,15 @@ class Turn:
                 return True
             waiter = _Waiter(wanted)
             self._waiters.append(waiter)
-        waiter.woken.wait(min(deadline - now(), threading.TIMEOUT_MAX))
+        try:
+            waiter.woken.wait(min(deadline - now(), threading.TIMEOUT_MAX))
+        except BaseException:  # Ctrl-C: nobody would give the turn of this waiter back
+            with self._lock:
+                if not waiter.has_turn:
+                    self._waiters.remove(waiter)
+            if waiter.has_turn:
+                self.give_back()
+            raise
         with self._lock:
             if not waiter.has_turn:
                 self._waiters.remove(waiter)
