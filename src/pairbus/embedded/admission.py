@@ -25,10 +25,14 @@ class Admission:
 
     def make_room(self, connections: int) -> bool:
         """Make room for one more than so many open connections; False if they leave none."""
-        for descriptor in [fd for fd, (connection, _) in self._close.items() if connection.fileno() != fd]:
-            self._forget(descriptor)
+        self._forget_closed()
         if connections < self._max_connections and len(self._unproven) < max(1, self._max_connections // 2):
             return True
+        return self.evict()
+
+    def evict(self) -> bool:
+        """Close the connection that has been unproven longest; False if there is none."""
+        self._forget_closed()
         if not self._unproven:
             return False
         self._end(next(iter(self._unproven)))
@@ -55,6 +59,10 @@ class Admission:
 
     def close(self) -> None:
         for descriptor in list(self._close):
+            self._forget(descriptor)
+
+    def _forget_closed(self) -> None:
+        for descriptor in [fd for fd, (connection, _) in self._close.items() if connection.fileno() != fd]:
             self._forget(descriptor)
 
     def _set_deadline(self, descriptor: int) -> None:

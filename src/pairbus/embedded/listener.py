@@ -134,7 +134,7 @@ class Listener:
             await asyncio.sleep(pause_s)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_WAKE):
+        for accepted in range(ACCEPTS_PER_WAKE):
             if self._socket is None:
                 return
             try:
@@ -144,7 +144,10 @@ class Listener:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     raise
-                self._pause_accepting(error)
+                # Without a free descriptor, `accept` fails even if nobody waits. At first, somebody does.
+                # An evicted connection gives its descriptor back in the next turn of the loop.
+                if not accepted and not self._admission.evict():
+                    self._pause_accepting(error)
                 return
             self._add(connection)
 

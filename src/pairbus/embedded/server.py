@@ -123,7 +123,7 @@ class EmbeddedServer:
         _require_name(self.name)
         _require_loopback(self.host)
         config = self._read_config()
-        _raise_descriptor_limit(self._limits.max_connections)
+        connections = allowed_connections(self._limits.max_connections)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self.stop)
             if self.data.exists():
@@ -135,7 +135,7 @@ class EmbeddedServer:
                 self._lock = _lock_folder(self.data)
             await self._open()
             await self._apply(config)
-            self._listen(bound)
+            self._listen(bound, connections)
             undo.pop_all()
         _log.info("Namespace '%s' accepts connections on port %s.", self.name, self.port)
 
@@ -232,14 +232,14 @@ class EmbeddedServer:
                 f"Cannot use port {self._requested_port} of {self.host} ({reason}). Choose another with --port."
             ) from error
 
-    def _listen(self, bound: socket.socket) -> None:
+    def _listen(self, bound: socket.socket, connections: int) -> None:
         from pairbus.embedded.admission import Admission
         from pairbus.embedded.amqp.connection import amqp_protocol_factory
         from pairbus.embedded.listener import Listener
         from pairbus.embedded.security import Authority, ensure_certificate
 
         authority = Authority(self.broker)
-        admission = Admission(self._limits.max_connections, self._limits.unproven_seconds)
+        admission = Admission(connections, self._limits.unproven_seconds)
         amqp = amqp_protocol_factory(self.broker, self.faults, authority, self._limits, admission=admission)
         try:
             tls = ensure_certificate(self.data).context()
@@ -304,14 +304,20 @@ def _require_loopback(host: str) -> None:
         raise ServerStartError(f"'{host[:64]}' is not a loopback address. This server accepts only local connections.")
 
 
-def _raise_descriptor_limit(connections: int) -> None:
-    """Raise the limit of open files, as far as the system allows: each connection needs one."""
+def allowed_connections(wanted: int) -> int:
+    """Raise the limit of open files, as far as the system allows; returns how many connections it leaves room for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + OTHER_FILES
+    needed = wanted + OTHER_FILES
     if hard != resource.RLIM_INFINITY:
         needed = min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        soft = needed
+    if soft == resource.RLIM_INFINITY or soft >= wanted + OTHER_FILES:
+        return wanted
+    allowed = min(wanted, max(soft - OTHER_FILES, soft // 2))
+    _log.warning("At most %s connections, not %s: the system allows %s open files (ulimit -n).", allowed, wanted, soft)
+    return allowed
 
 
 def _lock_folder(folder: Path) -> int:

@@ -315,6 +315,20 @@ def test_a_stranger_cannot_stay_by_repeating_a_request_that_is_answered(tmp_path
         assert answers
 
 
+def test_connections_that_the_system_has_no_descriptors_for_are_not_promised() -> None:
+    program = """if True:
+        import logging, resource
+        from pairbus.embedded.server import allowed_connections
+        logging.basicConfig()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (400, 600))
+        print(allowed_connections(100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        print(allowed_connections(2000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["100", "400", "344", "600"]
+    assert "At most 344 connections, not 2000" in done.stderr
+
+
 def test_what_speaks_no_protocol_is_closed(tmp_path: Path) -> None:
     with EmbeddedNamespace("contoso", data=tmp_path / "data") as namespace:
         for greeting in (b"\x16\x03\x01garbage that is no handshake", b"AMQP garbage", b"\x00\x01\x02 \r\n\r\n"):

@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import os
+import resource
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -133,6 +136,34 @@ def test_beyond_the_limit_the_oldest_unproven_connection_is_closed_in_any_state(
             writer.close()
 
     listen(certificate, work, admission=admission)
+
+
+def test_without_a_free_descriptor_a_new_connection_takes_the_place_of_an_unproven_one(
+    certificate: ServerCertificate,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def work(listener: Listener) -> None:
+        stranger, held = await connect(listener)
+        while not listener.connection_count:
+            await asyncio.sleep(0)
+        with socket.socket() as client:
+            client.setblocking(False)
+            lowest_free = os.dup(client.fileno())
+            os.close(lowest_free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(9):
+                await loop.sock_connect(client, ("127.0.0.1", listener.port))
+                await loop.sock_sendall(client, REQUEST)
+                assert (await loop.sock_recv(client, 5)) == b"http:"
+                assert await stranger.read() == b""
+        held.close()
+
+    try:
+        listen(certificate, work)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_proven_connections_stay_and_may_fill_all_places(certificate: ServerCertificate) -> None:
