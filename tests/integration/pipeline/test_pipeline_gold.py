@@ -19,6 +19,7 @@ from pairbus.pipeline import gold, schemas
 from pairbus.pipeline.audit import about_messages, audit, evidence, weigh
 from pairbus.pipeline.build import new_evidence
 from pairbus.pipeline.gold import Pricing
+from pairbus.pipeline.queries import query
 from pairbus.pipeline.report import over_time
 from pairbus.pipeline.silver import flow_column, read_lines, rule_column, silver
 
@@ -451,3 +452,14 @@ def test_availability_counts_a_refused_message_once(spark: SparkSession) -> None
     (row,) = gold.availability(daily, refused).collect()
     assert (row["offered"], row["accepted"], row["accepted_by_primary"]) == (10, 9, 6)
     assert (row["with_pairing"], row["without_pairing"]) == (0.9, 0.6)
+
+
+def test_a_persisted_frame_stays_cached_after_a_query(spark: SparkSession) -> None:
+    records = frame(spark, schemas.SILVER, [{"n": n} for n in range(3)], process="p").persist()
+    try:
+        assert query("numbers", {"records": records}).collect()
+        assert records.storageLevel.useMemory
+        again = query("numbers", {"records": records})
+        assert "InMemoryTableScan" in str(again._jdf.queryExecution().executedPlan().toString())
+    finally:
+        records.unpersist()
