@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast
 from uuid import uuid4
 
@@ -326,8 +326,11 @@ class Broker:
 
     async def update(self, description: D) -> D:
         now = self.clock.now_ms()
-        entity = self.namespace.registry.update(description, now)
-        self._tell_rules_changed()
+        registry, path = self.namespace.registry, description.path.lower()
+        rules_before = registry.rules_by_path.get(path)
+        entity = registry.update(description, now)
+        if registry.rules_by_path.get(path) != rules_before:
+            self._tell_rules_changed()
         if isinstance(entity, QueueEntity):
             self.namespace.router.forward_all(entity, now)
         await self._committed()
@@ -371,6 +374,10 @@ class Broker:
 
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]:
         return self.namespace.registry.authorization_rules
+
+    def rules_by_path(self) -> Mapping[str, tuple[AuthorizationRule, ...]]:
+        """The authorization rules of the entities that have any, by their paths in lower case."""
+        return self.namespace.registry.rules_by_path
 
     async def set_authorization_rules(self, rules: tuple[AuthorizationRule, ...]) -> None:
         self.namespace.registry.set_authorization_rules(rules)

@@ -21,7 +21,7 @@ import hmac
 import secrets
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,6 @@ from pairbus.embedded.entities.descriptions import (
     MANAGE,
     AuthorizationRule,
     EntityDescription,
-    QueueDescription,
-    TopicDescription,
 )
 from pairbus.embedded.errors import EntityNotFoundError, UnauthorizedError
 from pairbus.private import replace_private
@@ -54,8 +52,7 @@ class RuleSource(Protocol):
 
     def authorization_rules(self) -> tuple[AuthorizationRule, ...]: ...
     def get(self, path: str) -> EntityDescription: ...
-    def list_queues(self) -> Sequence[QueueDescription]: ...
-    def list_topics(self) -> Sequence[TopicDescription]: ...
+    def rules_by_path(self) -> Mapping[str, tuple[AuthorizationRule, ...]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +114,10 @@ class Authority:
 
     def login(self, name: str, key: str, now_ms: int) -> Iterator[Grant]:
         """The grants of a rule's name and key, on all entities. None if they are wrong."""
-        places = [("", self._rules.authorization_rules())]
-        places += [(entity.name, entity.authorization_rules) for entity in self._rules.list_queues()]
-        places += [(entity.name, entity.authorization_rules) for entity in self._rules.list_topics()]
-        for path, rules in places:
+        for path, rules in (("", self._rules.authorization_rules()), *self._rules.rules_by_path().items()):
             for rule in rules:
                 if rule.key_name.casefold() == name.casefold() and _matches_a_key(rule, key):
-                    yield Grant(entity_path(path), rule.rights, now_ms + LOGIN_MS, entity_path(path) or None)
+                    yield Grant(path, rule.rights, now_ms + LOGIN_MS, path or None)
 
     def _rules_covering(self, path: str) -> Iterator[tuple[str | None, AuthorizationRule]]:
         """The rules that cover the path, each with the entity it belongs to."""

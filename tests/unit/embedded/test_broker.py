@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,13 @@ from pairbus.amqp.codec import encode
 from pairbus.amqp.message import read_facts
 from pairbus.amqp.types import Symbol
 from pairbus.embedded.broker import Broker, MessageDelivery, ReceiveMode, Receiver
-from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from pairbus.embedded.entities.descriptions import (
+    SEND,
+    AuthorizationRule,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from pairbus.embedded.entities.message import AbandonMessage, CompleteMessage
 from pairbus.embedded.errors import (
     BrokerError,
@@ -394,3 +401,31 @@ def test_the_files_of_a_store_are_private(tmp_path: Path) -> None:
         assert modes == dict.fromkeys(("namespace.db", "namespace.db-shm", "namespace.db-wal"), 0o600)
 
     run(test, tmp_path)
+
+
+def test_listeners_hear_of_changed_authorization_rules_only(tmp_path: Path) -> None:
+    key = AuthorizationRule("sender", frozenset({SEND}), "primary", "secondary")
+
+    async def test(broker: Broker, clock: ManualClock) -> None:
+        heard: list[int] = []
+        broker.rules_listeners.add(lambda: heard.append(len(broker.rules_by_path())))
+        queue = await broker.create(QueueDescription("Q"))
+        await broker.update(replace(queue, max_delivery_count=3))
+        assert heard == []
+        await broker.update(replace(queue, authorization_rules=(key,)))
+        await broker.update(replace(queue, authorization_rules=(key,), max_delivery_count=4))
+        assert broker.rules_by_path() == {"q": (key,)}
+        await broker.update(replace(queue, authorization_rules=(replace(key, primary_key="other"),)))
+        await broker.update(queue)
+        assert heard == [1, 1, 0]
+        await broker.create(TopicDescription("t", authorization_rules=(key,)))
+        assert broker.rules_by_path() == {"t": (key,)}
+
+    run(test, tmp_path)
+
+    async def again(broker: Broker, clock: ManualClock) -> None:
+        assert broker.rules_by_path() == {"t": (key,)}
+        await broker.delete("t")
+        assert broker.rules_by_path() == {}
+
+    run(again, tmp_path)

@@ -48,11 +48,8 @@ class Namespace:
             raise EntityNotFoundError(path)
         return entity
 
-    def list_queues(self) -> list[QueueDescription]:
-        return list(self.queues.values())
-
-    def list_topics(self) -> list[TopicDescription]:
-        return list(self.topics.values())
+    def rules_by_path(self) -> dict[str, tuple[AuthorizationRule, ...]]:
+        return {path: entity.authorization_rules for path, entity in (self.queues | self.topics).items()}
 
 
 @pytest.fixture

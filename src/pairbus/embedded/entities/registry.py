@@ -57,6 +57,8 @@ class Registry:
         self.touched: set[MessageQueue] = set()
         self.by_id: dict[int, Entity] = {}
         self.authorization_rules: tuple[AuthorizationRule, ...] = ()
+        self.rules_by_path: dict[str, tuple[AuthorizationRule, ...]] = {}
+        """The authorization rules of the entities that have any, by their paths in lower case."""
         self._changes = changes
         self._payloads = payloads
         self._make_queue = partial(MessageQueue, changes, self.touched, next_token)
@@ -138,6 +140,7 @@ class Registry:
         validate_change(description, current)
         self._check_targets(description)
         entity.describe(description)  # type: ignore[arg-type]
+        self._index_rules(entity)
         entity.times.updated_ms = entity.times.accessed_ms = now
         self._write(entity)
         return entity
@@ -192,6 +195,7 @@ class Registry:
                 self._changes().entities.append(rule.entity_id)
             del entity.topic.subscriptions[entity.description.name.lower()]
         self.entities.pop(entity.path.lower(), None)
+        self.rules_by_path.pop(entity.path.lower(), None)
         self._changes().entities.append(entity.entity_id)
 
     def drop_payload(self, entity: Entity, payload_id: int, size: int) -> None:
@@ -252,7 +256,15 @@ class Registry:
             topic.subscriptions[description.name.lower()] = entity
         self.entities[entity.path.lower()] = entity
         self.by_id[entity_id] = entity
+        self._index_rules(entity)
         return entity
+
+    def _index_rules(self, entity: Entity) -> None:
+        rules = getattr(entity.description, "authorization_rules", ())
+        if rules:
+            self.rules_by_path[entity.path.lower()] = rules
+        else:
+            self.rules_by_path.pop(entity.path.lower(), None)
 
     def _add_rule(self, owner: SubscriptionEntity, description: RuleDescription, compiled: Compiled, now: int) -> None:
         rule = SubscriptionRule(self._take_id(), description, *compiled)
