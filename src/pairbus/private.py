@@ -12,6 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -33,20 +35,23 @@ def refusal(status: os.stat_result, user: int) -> str | None:
     return None
 
 
-def private_folder(folder: Path, *, check_files: bool = False) -> None:
+def private_folder(folder: Path, *, files: Sequence[str] = ()) -> None:
     """Make the folder with its parents, readable by this user only, or check the one that exists.
 
-    The folder itself may be a symbolic link of this user. With `check_files`, also the files in it are checked.
+    The folder itself may be a symbolic link of this user. `files` are patterns of file names: such files in the folder
+    are checked too. What else is there, such as `lost+found` on a disk of its own, is not looked at.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(folder)
     except FileExistsError:
         raise NotPrivateError(folder, "it is not a folder, so choose another path") from None
     user = os.geteuid()
     reason = refusal(folder.lstat(), user) or refusal(folder.stat(), user)
     if reason is not None:
         raise NotPrivateError(folder, f"{reason}. Use a folder of your own, for example {folder / 'private'}")
-    for entry in os.scandir(folder) if check_files else ():
+    for entry in os.scandir(folder) if files else ():
+        if entry.is_dir(follow_symlinks=False) or not any(fnmatchcase(entry.name, pattern) for pattern in files):
+            continue
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:  # a draft or a socket that another process has just removed
@@ -56,6 +61,17 @@ def private_folder(folder: Path, *, check_files: bool = False) -> None:
             raise NotPrivateError(
                 Path(entry.path), f"do not trust {entry.name!r} in it: {reason}. Remove the file, or use another folder"
             )
+
+
+def _make(folder: Path) -> None:
+    """`Path.mkdir` with `parents` would make the parents with the mode of the umask."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        _make(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_private(path: Path, flags: int) -> int:

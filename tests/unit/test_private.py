@@ -53,9 +53,11 @@ def test_a_new_folder_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         private_folder(tmp_path / "a" / "b")
+        private_folder(tmp_path / "a" / "b")
         os.close(open_private(tmp_path / "a" / "b" / "file", os.O_RDWR | os.O_CREAT))
     finally:
         os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "a" / "b" / "file").stat().st_mode) == 0o600
 
@@ -119,6 +121,18 @@ def test_a_link_in_a_spool_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(Exception, match=f"do not trust '{name}' in it: it is a symbolic link"):
         SpoolJournal(tmp_path / "spool", limit_bytes=1000)
     assert victim.read_bytes() == b"kept"
+
+
+def test_only_the_files_of_the_product_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir(mode=0o700)
+    (tmp_path / "spool" / "notes").symlink_to(tmp_path)
+    for folder in ("lost+found", "owner.locks"):
+        (tmp_path / "spool" / folder).mkdir()
+        (tmp_path / "spool" / folder).chmod(0o777)
+    SpoolJournal(tmp_path / "spool", limit_bytes=1000).close()
+    (tmp_path / "spool" / "journal.sqlite").chmod(0o666)
+    with pytest.raises(Exception, match=r"do not trust 'journal\.sqlite' in it: other users can write to it"):
+        SpoolJournal(tmp_path / "spool", limit_bytes=1000)
 
 
 def test_a_link_in_the_place_of_the_tables_lock_is_refused(tmp_path: Path) -> None:

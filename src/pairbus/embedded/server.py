@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 ROOT_KEY_NAME = "RootManageSharedAccessKey"
 LOCK_FILE = "lock"
+_OWN_FILES = ("namespace.db*", LOCK_FILE, "*.pem", "server.json")
 OTHER_FILES = 256
 
 _NAMESPACE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -323,7 +324,7 @@ def allowed_connections(wanted: int) -> int:
 def _lock_folder(folder: Path) -> int:
     """Create the folder if it is missing, and lock it until the returned descriptor is closed."""
     try:
-        private_folder(folder, check_files=True)
+        private_folder(folder, files=_OWN_FILES)
         lock = open_private(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise ServerStartError(f"Cannot use the data folder {folder}: {error.strerror}.") from error

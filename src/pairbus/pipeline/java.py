@@ -104,7 +104,7 @@ def home_for_spark(java: Java, environment: Mapping[str, str] | None = None) -> 
         shim = root / name / "bin" / "java"
         try:
             for folder in (root, shim.parent.parent, shim.parent):
-                private_folder(folder, check_files=True)
+                private_folder(folder, files=["*"])
             if not shim.exists() or shim.read_text() != text:
                 replace_private(shim, text.encode(), mode=0o700)
         except OSError:

@@ -26,7 +26,7 @@ from typing import TypedDict
 
 from pairbus.ledger import LedgerLimits, LedgerWriter, Role, closed_files, publish_orphans
 from pairbus.ledger.files import folder_bytes, sync_folder
-from pairbus.private import private_folder, replace_private
+from pairbus.private import NotPrivateError, private_folder, replace_private
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,10 @@ def journal_folder(key: str) -> Path:
     top = Path(tempfile.gettempdir()) / f"pairbus-syphon-{os.getuid()}"
     folder = top / key
     try:
-        private_folder(top)
-        private_folder(folder)
+        for path in (top, folder):
+            private_folder(path)
+            if path.stat().st_mode & 0o077:
+                raise NotPrivateError(path, "other users can read it (chmod go= makes it private)")
     except OSError as error:
         raise RecordsError(
             f"Cannot use the folder {folder}: {error.strerror}. Remove it, or set TMPDIR for the executors."

@@ -97,7 +97,7 @@ class SpoolJournal:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         try:
-            private_folder(self.folder, check_files=True)
+            private_folder(self.folder, files=["journal.sqlite*", "owner.lock"])
             self._owner = _lock_folder(self.folder)
         except OSError as error:
             raise SpoolError(

@@ -113,3 +113,12 @@ def test_a_folder_that_others_can_write_to_is_refused(machine: Path) -> None:
     journal_folder("key").parent.chmod(0o777)
     with pytest.raises(RecordsError, match=r"other users can write to it .* set TMPDIR"):
         Journal("key")
+
+
+def test_a_folder_that_others_can_read_is_refused(machine: Path) -> None:
+    for folder in (journal_folder("key"), journal_folder("key").parent):
+        folder.chmod(0o750)
+        with pytest.raises(RecordsError, match=r"other users can read it .* set TMPDIR"):
+            Journal("key")
+        folder.chmod(0o700)
+    Journal("key").close()
