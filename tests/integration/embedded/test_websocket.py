@@ -140,6 +140,34 @@ def test_a_page_of_another_origin_opens_no_socket(origin: str, status: int) -> N
     with_server(scenario)
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:5672", 101),
+        ("[::1]:5672", 101),
+        ("Contoso.servicebus.localhost", 101),
+        ("contoso.servicebus.localhost:5672", 101),
+        ("attacker.example:5672", 403),
+        ("localhost.attacker.example", 403),
+        ("servicebus.localhost.attacker.example:5672", 403),
+        ("", 403),
+    ],
+)
+def test_a_page_whose_name_was_made_to_resolve_to_this_machine_opens_no_socket(host: str, status: int) -> None:
+    async def scenario(session: aiohttp.ClientSession, url: str, echoes: list[Echo]) -> None:
+        try:
+            async with session.ws_connect(
+                url, protocols=[SUB_PROTOCOL], origin=f"http://{host}", headers={"Host": host}
+            ):
+                answered = 101
+        except aiohttp.WSServerHandshakeError as refused:
+            answered = refused.status
+        assert answered == status
+        assert len(echoes) == (status == 101)
+
+    with_server(scenario)
+
+
 def test_the_sdk_sends_this_host_as_its_origin() -> None:
     with EmbeddedNamespace("contoso") as namespace:
         with namespace.admin() as admin:
