@@ -269,7 +269,7 @@ class EmbeddedServer:
 
         created_ms = _root_rule(self.broker).created_ms
         operations = Operations(self.broker, authority, self._limits, self.name, created_ms)
-        control = Control(self.broker, self.faults, authority, self._clock, self.name)
+        control = Control(self.broker, self.faults, authority, self._clock, self.name, admission)
         return AdministrationEndpoint(
             operations, control, authority, self.faults, self._clock, self.name, amqp, admission
         )

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdminis
 
 from pairbus.embedded.entities.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from pairbus.embedded.errors import EntityNotFoundError, Limits
+from pairbus.embedded.security import sign
 from pairbus.embedded.server import EmbeddedServer, ServerStartError
 from pairbus.testing import EmbeddedNamespace
 
@@ -313,6 +315,48 @@ def test_a_stranger_cannot_stay_by_repeating_a_request_that_is_answered(tmp_path
                 assert time.monotonic() < give_up_s, "the connection stays open"
                 connection.sendall(HEALTH)
         assert answers
+
+
+def authorization(namespace: EmbeddedNamespace) -> dict[str, str]:
+    parts = dict(part.split("=", 1) for part in namespace.connection_string.split(";"))
+    names = parts["SharedAccessKeyName"], parts["SharedAccessKey"]
+    return {"Authorization": sign("sb://localhost", *names, int(time.time()) + 600)}
+
+
+def ask(connection: HTTPConnection, path: str, headers: dict[str, str] | None = None) -> int:
+    connection.request("GET", path, headers=headers or {})
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def test_a_request_of_the_control_routes_with_a_token_proves_its_connection(tmp_path: Path) -> None:
+    limits = Limits(max_connections=4)
+    with EmbeddedNamespace("contoso", data=tmp_path / "data", limits=limits) as namespace:
+        controlling, stranger, new = (HTTPConnection("127.0.0.1", namespace.port, timeout=9) for _ in range(3))
+        with closing(controlling), closing(stranger), closing(new):
+            assert ask(controlling, "/$pairbus/health") == ask(stranger, "/$pairbus/health") == 200
+            assert ask(controlling, "/$pairbus/faults", authorization(namespace)) == 200
+            assert ask(new, "/$pairbus/health") == 200
+            opened = controlling.sock
+            assert ask(controlling, "/$pairbus/faults", authorization(namespace)) == 200
+            assert controlling.sock is opened
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.sock.recv(1) == b""
+
+
+def test_a_request_with_a_token_waits_as_long_as_a_fault_lasts(tmp_path: Path) -> None:
+    limits = Limits(unproven_seconds=1)
+    with EmbeddedNamespace("contoso", data=tmp_path / "data", limits=limits) as namespace:
+        namespace.fault("hang")
+        waiting, stranger = (HTTPConnection("127.0.0.1", namespace.port, timeout=9) for _ in range(2))
+        with closing(waiting), closing(stranger):
+            waiting.request("GET", "/$Resources/Queues?api-version=2021-05", headers=authorization(namespace))
+            stranger.request("GET", "/$Resources/Queues?api-version=2021-05")
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.sock.recv(1) == b""
+            namespace.clear_faults()
+            assert waiting.getresponse().status == 200
 
 
 def test_connections_that_the_system_has_no_descriptors_for_are_not_promised() -> None:

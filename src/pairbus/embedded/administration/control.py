@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from pairbus.embedded.administration.operations import Target
+from pairbus.embedded.admission import Admission
 from pairbus.embedded.broker import Broker
 from pairbus.embedded.clock import Clock
 from pairbus.embedded.entities.descriptions import MANAGE, AuthorizationRule, validate_rules
@@ -44,12 +45,21 @@ class _RuleBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Control:
-    def __init__(self, broker: Broker, faults: FaultSwitchboard, authority: Authority, clock: Clock, name: str) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        faults: FaultSwitchboard,
+        authority: Authority,
+        clock: Clock,
+        name: str,
+        admission: Admission,
+    ) -> None:
         self._broker = broker
         self._faults = faults
         self._authority = authority
         self._clock = clock
         self._name = name
+        self._admission = admission
 
     async def answer(
         self, request: web.BaseRequest, target: Target, query: Mapping[str, str], body: bytes
@@ -62,6 +72,7 @@ class Control:
             grant = self._authority.check(request.headers.get("Authorization", ""), target.path, self._clock.now_ms())
             if not grant.allows(target.path, MANAGE):
                 raise UnauthorizedError("MissingClaim: a token with Manage on the namespace is required.")
+            self._admission.set_proven(request.transport, True)
             return web.json_response(await self._run(request.method, route, query, body))
         except BrokerError as error:
             return web.Response(status=error.http_status, text=error.description)

@@ -179,9 +179,13 @@ class AdministrationEndpoint:
             return self._refuse(500, "SubCode=50000. The server failed to answer. Its log says why.")
 
     async def _administer(self, request: web.BaseRequest, target: Target, query: dict[str, str]) -> web.StreamResponse:
-        await _apply_fault(self._faults, request)
+        try:
+            # Before a fault, which may last: only a connection without rights is closed in the meantime.
+            self._require_right(request, target, self._clock.now_ms())
+        finally:
+            await _apply_fault(self._faults, request)
         now_ms = self._clock.now_ms()
-        self._require_right(request, target, now_ms)
+        self._require_right(request, target, now_ms)  # the right may have ended in the meantime
         context = RequestContext(self._name, request.headers.get("Host", "localhost"), _api_version(query))
         body = await _body(request)
         call = AdministrationRequest(request.method, target, query, request.headers, body, context, now_ms)
