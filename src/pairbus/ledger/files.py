@@ -51,9 +51,12 @@ def skipped_files(folder: Path) -> list[Path]:
     return sorted(path for path in named if not _is_readable(path))
 
 
-def warn_of_skipped(folder: Path) -> None:
-    for path in skipped_files(folder):
+def warn_of_skipped(folder: Path) -> int:
+    """Name the skipped files in the log; returns how many there are."""
+    skipped = skipped_files(folder)
+    for path in skipped:
         _log.warning("Skipped %r: a ledger file is a regular file, named like host-1-ab.000001.jsonl.", str(path))
+    return len(skipped)
 
 
 def _is_readable(path: Path) -> bool:

@@ -88,17 +88,19 @@ def build(
         before = store.manifest()
         store.sweep(before)
         publish_orphans(ledger)
-        warn_of_skipped(ledger)
+        skipped = warn_of_skipped(ledger)
         files = _new_files(ledger, before)
         prices = pricing or before.prices or Pricing()
         if not files and (not before.batch or before.prices == prices.kept):
+            if before.batch and skipped != before.skipped:
+                store.publish(replace(before, skipped=skipped))
             return BuildResult(0, 0, 0, ())
         sizes = {path.name: path.stat().st_size for path in files}
         present = {path.name for path in closed_files(ledger)}
         builder = Build(spark, store, before, batch, prices, lookback_days)
         result = builder.run(files)
         builder.compact(most_batches)
-        store.publish(builder.manifest.with_files(sizes, present))
+        store.publish(replace(builder.manifest.with_files(sizes, present), skipped=skipped))
     unknown = unknown_names(spark, tables_folder, prices)
     if unknown:
         _log.warning("%s", unknown)

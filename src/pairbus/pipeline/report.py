@@ -73,6 +73,8 @@ class Summary:
     """Of `waiting`: not compared with the look into the queues."""
     inferred: int = 0
     """Of `accepted`: without a record of a client, but they were in a backlog or spool."""
+    skipped_files: int = 0
+    """Entries of the ledger folder that look like ledger files but cannot be trusted or read, such as links."""
 
     @property
     def balanced(self) -> bool:
@@ -111,7 +113,7 @@ def summarise(
     if not folder.is_dir():
         raise ValueError(f"The ledger folder {folder} does not exist; give the folder that clients record in.")
     publish_orphans(folder)
-    warn_of_skipped(folder)
+    skipped = warn_of_skipped(folder)
     with tempfile.TemporaryDirectory(prefix="pairbus-ledger-") as copied:
         files = files_as_they_are(folder, Path(copied))
         lines = read_lines(spark, with_short_lines(files, Path(copied) / "short-lines"))
@@ -120,7 +122,8 @@ def summarise(
         records = each_once(silver(lines)).persist()
         try:
             audited = audit(records, look=look, require_receipts=require_receipts)
-            return _summarise(records, operations_daily(records), audited, quarantine(lines))
+            summary = _summarise(records, operations_daily(records), audited, quarantine(lines))
+            return replace(summary, skipped_files=skipped)
         finally:
             records.unpersist()
 
@@ -287,6 +290,7 @@ class _Reading:
                     summary,
                     died=len(alive - {process for process, _, ended_in_order in processes if ended_in_order}),
                     unrecorded=summary.unrecorded - self._dropped_after_reading(records),
+                    skipped_files=self.manifest.skipped,
                 ),
                 checked=look is not None,
                 states=_states(self._until_the_end(schemas.TRANSITIONS), start_s, alive),

@@ -165,6 +165,8 @@ class Manifest:
     """For each day of `messages`, the day of the last record about any of its messages, if that is a later day."""
     prices: Pricing | None = None
     """The prices of the bills."""
+    skipped: int = 0
+    """Entries of the ledger folder that the last build skipped: they look like ledger files and are none."""
     format: int = FORMAT
 
     def with_table(self, name: str, replaced: Iterable[str], written: Iterable[str], batch: int) -> Manifest:

@@ -226,8 +226,13 @@ def test_hostile_files_block_no_report(spark: SparkSession, tmp_path: Path, capl
     assert line.startswith("(a line of 299999") and '{"v": 1' in line and len(line) < 1100
     skipped = ["a{b[.000001.jsonl", "loop.000001.jsonl", "loop.000002.jsonl.open", "pipe.000001.jsonl.open"]
     assert all(any(name in message for message in caplog.messages) for name in skipped)
-    assert report(spark, tmp_path / "tables").summary.broken_lines == 4
-    assert summarise(spark, ledger).broken_lines == 4
+    told, summary = report(spark, tmp_path / "tables"), summarise(spark, ledger)
+    assert (told.summary.broken_lines, told.summary.skipped_files) == (4, 4)
+    assert (summary.broken_lines, summary.skipped_files) == (4, 4)
+    assert any(sentence.startswith("4 files in the ledger folder were skipped") for sentence in doubts(told))
+    (ledger / "loop.000001.jsonl").unlink()
+    assert build(spark, ledger, tmp_path / "tables").new_files == 0
+    assert store.manifest().skipped == 3
 
 
 def test_tables_of_broken_lines_only_say_so(spark: SparkSession, tmp_path: Path) -> None:
