@@ -53,7 +53,7 @@ Any other reader of Parquet takes the paths from `CURRENT.json`: `tables.NAME.DA
 - A line that is not a record goes to `quarantine` with the reason. Fields that a newer writer added are ignored. A line
   with a newer `version` is quarantined, and read by the next full build of a newer program. So are numbers that no
   writer writes, such as a size of 2^63-1, and lines above 1 MiB. Symbolic links and other entries of the ledger folder
-  that are not ledger files are skipped, with a warning that names them.
+  that are not ledger files are skipped, with a warning that names them; the report says how many.
 """
 
 

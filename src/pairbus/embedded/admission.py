@@ -2,12 +2,14 @@
 
 A connection is unproven until its peer shows a valid token or key; over HTTP, except while a request with a valid token
 is being answered. So one deadline covers everything that a stranger can do slowly: the TLS handshake, HTTP headers and
-bodies, the pause between two requests, a web socket without a token, an AMQP connection that only opens.
+bodies, the pause between two requests, requests that need no token, a web socket without a token, an AMQP connection
+that only opens.
 
 - A connection that stays unproven for `unproven_s` is closed.
 - At most half of `max_connections` are unproven. A new connection takes the place of the one that has been unproven
   longest. Refusing the new one instead would let a stranger hold all places; this way, a stranger has to open half of
-  `max_connections` in the milliseconds that a client needs to prove its rights.
+  `max_connections` in the milliseconds that a client needs to prove its rights. Without a free file descriptor the same
+  happens, however few connections there are.
 - Proven connections are never closed for others. If they fill `max_connections`, a new connection is refused.
 """
 
