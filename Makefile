@@ -15,8 +15,8 @@ setup:  ## Create .venv with all dependencies; the other targets do this first
 demo: setup  ## Run the whole story on two local namespaces: outage, backlog, recovery, proof that nothing is lost
 	@$(bin)/pairbus demo $(ARGS)
 
-# Five workers also on two cores: many tests wait for the SDK or for a process. A part of the tests starts fewer.
-workers = $(if $(findstring ::,$(ARGS)),0,$(if $(ARGS),3,5))
+# Four workers also on two cores: many tests wait for the SDK or for a process. A part of the tests starts fewer.
+workers = $(if $(findstring ::,$(ARGS)),0,$(if $(ARGS),3,4))
 needs_browser = $(or $(if $(ARGS),,every test),$(findstring browser,$(ARGS)))
 
 test: lint  ## Check formatting, lint and types, and run every test; ARGS='tests/unit -k queue' selects some

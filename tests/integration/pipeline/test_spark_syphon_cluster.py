@@ -43,10 +43,11 @@ OF_THE_CLUSTER = ("pyarrow", "pandas")
 
 JOB = """
     import json, sys, time
+    from pathlib import Path
     from pyspark.sql import SparkSession
     from pairbus.pipeline import Access, ServiceBusDataSource, run_spark_syphon
 
-    ledger, ca_file = sys.argv[1:]
+    ledger, ca_file, messages = sys.argv[1:]
     spark = SparkSession.builder.appName("cluster").getOrCreate()
     spark.dataSource.register(ServiceBusDataSource)
 
@@ -64,11 +65,14 @@ JOB = """
 
     report = carry()
     # The records of a killed executor come with the next task on its machine. The other machine may have been done
-    # before a new executor started there: wait for one, and run again. Nothing is left to carry.
-    deadline = time.monotonic() + 120
-    while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() < 3 and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert carry().restored == 0
+    # before a new executor started there: run again until they are here. Nothing is left to carry.
+    def recorded():
+        lines = [json.loads(line) for path in Path(ledger).glob("*.jsonl") for line in path.open()]
+        return len({line.get("message_id") for line in lines if line["operation"] == "restore"})
+
+    deadline = time.monotonic() + 240
+    while recorded() < int(messages) and time.monotonic() < deadline:
+        assert carry().restored == 0
     reader = spark.read.format("servicebus").option("connectionStringEnv", "PRIMARY").option("queue", "orders")
     there = reader.option("messagesPerPartition", "2000").load().select("message_id").distinct().count()
     print(json.dumps([report.restored, report.failures, sum(report.left.values()), there]), flush=True)
@@ -274,7 +278,7 @@ def test_a_cluster_with_the_code_in_an_archive_carries_on_without_a_lost_executo
                 *("--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=300s"),
                 *("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"),
                 *("--conf", "spark.ui.enabled=false"),
-                *(str(job), str(tmp_path / "ledger"), pair.secondary.ca_file),
+                *(str(job), str(tmp_path / "ledger"), pair.secondary.ca_file, str(MESSAGES)),
             ],
             env={
                 **os.environ,
