@@ -55,12 +55,17 @@ def sbom(packages: list[tuple[str, str, list[str]]]) -> dict[str, Any]:
     }
 
 
+def pip(*arguments: str) -> str:
+    asked = subprocess.run([sys.executable, "-m", "pip", *arguments], capture_output=True, text=True, check=False)
+    return asked.stdout.strip()
+
+
 def index() -> str:
-    """The base address of the package index's JSON interface."""
-    asked = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False
-    )
-    configured = os.environ.get("PIP_INDEX_URL") or asked.stdout.strip() or "https://pypi.org/simple"
+    """The base address of the package index's JSON interface: the configured index, or pip's own default."""
+    configured = os.environ.get("PIP_INDEX_URL") or pip("config", "get", "global.index-url")
+    if not configured:
+        default = re.search(r"\(default\s+(\S+)\)", pip("install", "--help"))
+        configured = default[1] if default else ""
     return configured.rstrip("/").removesuffix("/simple")
 
 
