@@ -57,6 +57,7 @@ class Rotation:
         if was_in:
             self._probes = 0
             self._schedule_probe(now)
+        self._probe_at = max(self._probe_at, now + min(_FIRST_PROBE_SECONDS, self.rest_seconds))
         return was_in
 
     def _schedule_probe(self, now: float) -> None:
