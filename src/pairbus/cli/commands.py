@@ -22,7 +22,7 @@ from pairbus.cli import output, settings
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": (
-        "pairbus demo                                  watch two outages, in three minutes",
+        "pairbus demo                                  watch two outages, in a minute or two",
         "pairbus serve contoso --data ./contoso        run a Service Bus on this machine",
         "pairbus doctor --primary env:CONTOSO          find out what is wrong, and what to do",
     ),

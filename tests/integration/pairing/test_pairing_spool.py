@@ -332,8 +332,11 @@ def test_a_list_with_a_message_that_the_backlog_refuses_is_not_accepted_into_the
 def test_one_queue_alone_does_not_decide_that_a_message_is_refused(
     pair: EmbeddedPair, shell: Shell, tmp_path: Path
 ) -> None:
+    """While both queues are pulled, the first is probed and refuses the message; the second returns later."""
     folder = tmp_path / "spool"
-    with paired(pair, shell, spool=folder, backlog_queue_count=2, **FAST | {"send_timeout": 30}) as client:
+    options = FAST | {"send_timeout": 30, "ping_primary_interval": 5}
+    with paired(pair, shell, spool=folder, backlog_queue_count=2, **options) as client:
+        getattr(client, "target", client).backlog._random = lambda: 0.0
         strict, patient = client.backlog_queues.created
         with pair.secondary.admin() as admin:
             admin.delete_queue(strict)
